@@ -1,0 +1,54 @@
+#include "base/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace heed {
+
+Result<MappedFile> MappedFile::Open(const std::string& path) {
+  // O_NONBLOCK: a named pipe is refused below instead of waited for.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    return Fail(ErrorKind::kIo, path, errno == ENOENT ? "no such file" : std::strerror(errno), "",
+                errno == ENOENT ? "check the path" : "");
+  }
+  struct stat info;
+  MappedFile file;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    return Fail(ErrorKind::kIo, path, S_ISDIR(info.st_mode) ? "a directory" : "not a regular file",
+                "a regular file");
+  }
+  file.size_ = static_cast<size_t>(info.st_size);
+  if (file.size_ > 0) {
+    void* data = mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) {
+      const int error = errno;
+      close(fd);
+      return Fail(ErrorKind::kIo, path, std::string("cannot be mapped: ") + std::strerror(error));
+    }
+    file.data_ = static_cast<const std::byte*>(data);
+  }
+  close(fd);
+  return file;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+}  // namespace heed
