@@ -1,8 +1,8 @@
 #include "infer/cache.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace heed {
 
@@ -39,8 +39,8 @@ std::vector<KeyValueCache> KvCache::Extend(int64_t first, int64_t B, int64_t T,
   *offsets = offsets_.data() + first;
   std::vector<KeyValueCache> layers;
   for (int64_t layer = 0; layer < n_layer_; ++layer) {
-    layers.push_back({Row(layer, false, first), Row(layer, true, first), capacity_,
-                      lengths_.data() + first});
+    layers.push_back(
+        {Row(layer, false, first), Row(layer, true, first), capacity_, lengths_.data() + first});
   }
   return layers;
 }

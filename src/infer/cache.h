@@ -32,8 +32,8 @@ class KvCache {
   float* Row(int64_t layer, bool value, int64_t row);
 
   int64_t n_layer_ = 0, rows_ = 0, capacity_ = 0;
-  int64_t row_elements_ = 0;   // n_kv_head · capacity · head_dim
-  Buffer buffer_;              // [n_layer, 2, rows, n_kv_head, capacity, head_dim]
+  int64_t row_elements_ = 0;  // n_kv_head · capacity · head_dim
+  Buffer buffer_;             // [n_layer, 2, rows, n_kv_head, capacity, head_dim]
   std::vector<int32_t> lengths_, offsets_;
 };
 

@@ -1,11 +1,11 @@
 #include "infer/generate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
-
-#include <fmt/format.h>
 
 #include "infer/cache.h"
 
@@ -18,8 +18,7 @@ constexpr int64_t kPrefillChunk = 512;
 constexpr int64_t kMaxRows = 32;
 
 double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // Finds stop strings in a text that grows, and says how much of it is safe to show.
@@ -150,6 +149,7 @@ class Batch {
   // Reads the window of request r into row r of the logits, by way of the cache or not.
   void ReadWhole(size_t r, bool cached) {
     const std::span<const int32_t> text = Window(r);
+    samples_[r].slid |= text.size() < texts_[r].size();
     const auto length = static_cast<int64_t>(text.size());
     const int64_t chunk = cached ? kPrefillChunk : length;
     for (int64_t at = 0; at < length; at += chunk) {
@@ -181,7 +181,6 @@ class Batch {
     std::vector<size_t> texts;
     texts.swap(windowed_);
     for (size_t r : texts) {
-      samples_[r].slid |= texts_[r].size() > static_cast<size_t>(block_);
       ReadWhole(r, /*cached=*/false);
       std::vector<size_t> one = {r};
       // ReadWhole filled row r; Choose reads row 0 of a list of one.
@@ -236,7 +235,8 @@ class Batch {
         sample.stopped || static_cast<int64_t>(sample.tokens.size()) >= options_.max_tokens;
     const size_t safe = done ? sample.text.size() : watch_.Safe(sample.text);
     if (safe > shown_[r] && options_.on_text) {
-      const std::string_view fresh = std::string_view(sample.text).substr(shown_[r], safe - shown_[r]);
+      const std::string_view fresh =
+          std::string_view(sample.text).substr(shown_[r], safe - shown_[r]);
       if (!options_.on_text(first_ + r, fresh)) {
         return Fail(ErrorKind::kInterrupted, "generation", "stopped");
       }
@@ -282,8 +282,7 @@ Result<std::vector<Sample>> Generate(const Gpt& model, const Tokenizer& tokenize
   std::vector<Sample> samples;
   for (size_t first = 0; first < requests.size(); first += kMaxRows) {
     const auto part = requests.subspan(first, std::min<size_t>(kMaxRows, requests.size() - first));
-    HEED_ASSIGN(std::vector<Sample> done,
-                Batch(model, tokenizer, part, first, options).Run());
+    HEED_ASSIGN(std::vector<Sample> done, Batch(model, tokenizer, part, first, options).Run());
     std::move(done.begin(), done.end(), std::back_inserter(samples));
   }
   return samples;

@@ -1,11 +1,11 @@
 #include "infer/sampler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
-
-#include <fmt/format.h>
 
 namespace heed {
 namespace {
@@ -15,8 +15,7 @@ void Normalise(std::vector<double>* p) {
   for (double& x : *p) x /= sum;
 }
 
-void PenaliseRepetition(double penalty, std::span<const int32_t> previous,
-                        std::vector<double>* z) {
+void PenaliseRepetition(double penalty, std::span<const int32_t> previous, std::vector<double>* z) {
   std::vector<bool> seen(z->size());
   for (int32_t token : previous) {
     if (seen[token]) continue;
@@ -40,9 +39,8 @@ void KeepTopP(double top_p, std::vector<double>* p) {
   for (size_t i = 0; i < p->size(); ++i) {
     if ((*p)[i] > 0) order.push_back(static_cast<int32_t>(i));
   }
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return (*p)[a] != (*p)[b] ? (*p)[a] > (*p)[b] : a < b;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return (*p)[a] != (*p)[b] ? (*p)[a] > (*p)[b] : a < b; });
   double before = 0;
   for (int32_t token : order) {
     const double here = (*p)[token];

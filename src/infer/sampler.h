@@ -11,10 +11,10 @@
 namespace heed {
 
 struct SamplingSettings {
-  double temperature = 1.0;  // 0 is greedy
-  int64_t top_k = 0;         // 0 keeps all; ties with the k-th are kept
-  double top_p = 1.0;        // smallest set of likeliest tokens whose probability reaches p
-  double min_p = 0.0;        // least probability, relative to the largest
+  double temperature = 1.0;         // 0 is greedy
+  int64_t top_k = 0;                // 0 keeps all; ties with the k-th are kept
+  double top_p = 1.0;               // smallest set of likeliest tokens whose probability reaches p
+  double min_p = 0.0;               // least probability, relative to the largest
   double repetition_penalty = 1.0;  // Keskar et al. 2019; negative logits are multiplied
 
   // Every range; NaN is in none.

@@ -1,9 +1,9 @@
 #include "model/gpt.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "base/parallel.h"
 
@@ -72,9 +72,9 @@ void Gpt::AddGpt2Layers() {
     blocks_.push_back(std::move(block));
   }
   head_ = {C, c.vocab_size, Norm::Add(&parameters_, "ln_f", C, rms, c.norm_eps, c.bias)};
-  head_.weight = c.tied ? embedding_.wte
-                        : parameters_.Add("lm_head.weight", "V C", {c.vocab_size, C},
-                                          Init::kNormal);
+  head_.weight = c.tied
+                     ? embedding_.wte
+                     : parameters_.Add("lm_head.weight", "V C", {c.vocab_size, C}, Init::kNormal);
 }
 
 // Llama's names and [out, in] weights.
@@ -105,9 +105,9 @@ void Gpt::AddLlamaLayers() {
     blocks_.push_back(std::move(block));
   }
   head_ = {C, c.vocab_size, norm("model.norm")};
-  head_.weight = c.tied ? embedding_.wte
-                        : parameters_.Add("lm_head.weight", "V C", {c.vocab_size, C},
-                                          Init::kNormal);
+  head_.weight = c.tied
+                     ? embedding_.wte
+                     : parameters_.Add("lm_head.weight", "V C", {c.vocab_size, C}, Init::kNormal);
 }
 
 void Gpt::Initialize(uint64_t seed) {
@@ -166,8 +166,7 @@ double Gpt::LossAndBackward(const Pass& pass, const int32_t* tokens, const int32
                             float scale, Activations* activations) {
   const float* x = Forward(pass, tokens, activations);
   float* dx = activations->dx_;
-  const double loss =
-      head_.LossAndBackward(pass, x, targets, scale, activations->head_, dx);
+  const double loss = head_.LossAndBackward(pass, x, targets, scale, activations->head_, dx);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const float* input = i == 0 ? activations->embedded_ : activations->blocks_[i - 1].output;
     blocks_[i].Backward(pass, input, activations->blocks_[i], activations->scratch_, dx);

@@ -13,8 +13,7 @@ void Block::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T,
   mlp.PlanState(plan, name + ".mlp", B, T, &state->mlp, &scratch->mlp);
   plan->Add(&state->middle, name + ".middle", "residual", "B T C", {B, T, C}, Lifetime::kSaved);
   plan->Add(&state->output, name + ".output", "residual", "B T C", {B, T, C}, Lifetime::kSaved);
-  plan->Add(&scratch->normed, name + ".normed", "normed", "B T C", {B, T, C},
-            Lifetime::kScratch);
+  plan->Add(&scratch->normed, name + ".normed", "normed", "B T C", {B, T, C}, Lifetime::kScratch);
   if (!plan->training()) return;
   plan->Add(&scratch->dnormed, name + ".dnormed", "dnormed", "B T C", {B, T, C},
             Lifetime::kScratch);
@@ -41,8 +40,7 @@ void Block::Backward(const Pass& pass, const float* x, const State& state, const
 
   dy = DropoutGradient(pass, attention.dropout_site + 1, dx, C, scratch.dropped);
   norm_1.Recompute(pass, x, pass.rows(), state.norm_1, scratch.normed);
-  attention.Backward(pass, scratch.normed, state.attention, scratch.attention, dy,
-                     scratch.dnormed);
+  attention.Backward(pass, scratch.normed, state.attention, scratch.attention, dy, scratch.dnormed);
   norm_1.Backward(pass, x, pass.rows(), state.norm_1, scratch.dnormed, dx);
 }
 

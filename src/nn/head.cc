@@ -40,8 +40,7 @@ void Head::Logits(const Pass& pass, const float* x, int64_t rows, const State& s
   pass.kernels->matmul(LogitsArgs(state.normed, rows, logits));
 }
 
-double Head::Loss(const Pass& pass, const float* x, const int32_t* targets,
-                  State& state) const {
+double Head::Loss(const Pass& pass, const float* x, const int32_t* targets, State& state) const {
   norm.Forward(pass, x, pass.rows(), state.norm, state.normed);
   const auto chunk = static_cast<int64_t>(state.losses.size());
   double sum = 0;
@@ -67,8 +66,8 @@ double Head::LossAndBackward(const Pass& pass, const float* x, const int32_t* ta
         {rows, V, state.logits, targets + first, state.losses.data(), /*backward=*/true, scale});
     for (int64_t r = 0; r < rows; ++r) sum += state.losses[r];
     // logits now hold their own gradient.
-    MatmulArgs<> input{rows, C, V, state.logits, V, 1, weight->data, C, 1,
-                       state.dnormed + first * C, C};
+    MatmulArgs<> input{
+        rows, C, V, state.logits, V, 1, weight->data, C, 1, state.dnormed + first * C, C};
     pass.kernels->matmul(input);
     MatmulArgs<> weights{V, C, rows, state.logits, 1, V, normed, C, 1, weight->grad, C};
     weights.accumulate = pass.accumulate || first > 0;

@@ -27,8 +27,8 @@ void Linear::Forward(const Pass& pass, const float* x, int64_t rows, const Outpu
   pass.kernels->matmul(args);
 }
 
-void Linear::BackwardInput(const Pass& pass, const float* dy, int64_t lddy, int64_t rows,
-                           float* dx, bool accumulate, float* aux) const {
+void Linear::BackwardInput(const Pass& pass, const float* dy, int64_t lddy, int64_t rows, float* dx,
+                           bool accumulate, float* aux) const {
   MatmulArgs<> args{rows, in, out};
   args.a = dy;
   args.a_row = lddy;

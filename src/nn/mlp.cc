@@ -13,8 +13,7 @@ void Mlp::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T, S
   }
   plan->Add(&scratch->h, name + ".h", "mlp.h", "B T inner", {B, T, inner}, Lifetime::kScratch);
   if (plan->training()) {
-    plan->Add(&scratch->dh, name + ".dh", "mlp.dh", "B T inner", {B, T, inner},
-              Lifetime::kScratch);
+    plan->Add(&scratch->dh, name + ".dh", "mlp.dh", "B T inner", {B, T, inner}, Lifetime::kScratch);
   }
 }
 

@@ -31,8 +31,8 @@ struct Norm {
   void Recompute(const Pass& pass, const float* x, int64_t rows, const State& state,
                  float* y) const;
   // Adds to dx [rows, C] what flows back through dy [rows, C].
-  void Backward(const Pass& pass, const float* x, int64_t rows, const State& state,
-                const float* dy, float* dx) const;
+  void Backward(const Pass& pass, const float* x, int64_t rows, const State& state, const float* dy,
+                float* dx) const;
 
  private:
   NormArgs<> Args(const float* x, int64_t rows, const State& state) const;

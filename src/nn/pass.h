@@ -9,9 +9,9 @@ namespace heed {
 
 struct Pass {
   const Kernels* kernels = nullptr;
-  int64_t B = 0;          // sequences
-  int64_t T = 0;          // positions of each
-  bool training = false;  // dropout is on, and what backward needs is kept
+  int64_t B = 0;            // sequences
+  int64_t T = 0;            // positions of each
+  bool training = false;    // dropout is on, and what backward needs is kept
   bool accumulate = false;  // gradients are added to those of an earlier micro-batch
   double dropout = 0;
   uint64_t seed = 0;

@@ -1,9 +1,9 @@
 #include "optim/adamw.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <numbers>
-
-#include <fmt/format.h>
 
 namespace heed {
 

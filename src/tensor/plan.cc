@@ -1,8 +1,8 @@
 #include "tensor/plan.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace heed {
 namespace {
@@ -24,8 +24,8 @@ void Plan::Add(float** data, const std::string& name, std::string_view key, std:
   PlannedTensor tensor{name, std::string(axes), std::move(shape), lifetime, 0};
   const int64_t elements = Padded(tensor.elements());
   const bool own = lifetime == Lifetime::kSaved && training_;
-  const auto [entry, fresh] = shared_.try_emplace(own ? name : std::string(key),
-                                                  block_elements_.size());
+  const auto [entry, fresh] =
+      shared_.try_emplace(own ? name : std::string(key), block_elements_.size());
   if (fresh) block_elements_.push_back(0);
   tensor.block = entry->second;
   block_elements_[tensor.block] = std::max(block_elements_[tensor.block], elements);

@@ -1,8 +1,8 @@
 #include "train/settings.h"
 
-#include <cmath>
-
 #include <fmt/format.h>
+
+#include <cmath>
 
 namespace heed {
 namespace {

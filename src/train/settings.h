@@ -19,7 +19,7 @@ struct TrainSettings {
   int64_t grad_accum = 1;
   int64_t max_iters = 2000;
   double learning_rate = 1e-3;
-  double min_lr = -1;       // -1: a tenth of learning_rate
+  double min_lr = -1;  // -1: a tenth of learning_rate
   int64_t warmup_iters = 100;
   int64_t lr_decay_iters = 0;  // 0: max_iters
   double beta1 = 0.9;
@@ -44,7 +44,8 @@ struct TrainSettings {
     visit("learning_rate", self.learning_rate, "largest learning rate");
     visit("min_lr", self.min_lr, "learning rate at the end; a tenth of learning_rate if not given");
     visit("warmup_iters", self.warmup_iters, "updates over which the learning rate rises");
-    visit("lr_decay_iters", self.lr_decay_iters, "update at which min_lr is reached; max_iters if 0");
+    visit("lr_decay_iters", self.lr_decay_iters,
+          "update at which min_lr is reached; max_iters if 0");
     visit("beta1", self.beta1, "AdamW's decay of the first moment");
     visit("beta2", self.beta2, "AdamW's decay of the second moment");
     visit("weight_decay", self.weight_decay, "on tensors of two and more dimensions");
