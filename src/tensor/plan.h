@@ -49,6 +49,8 @@ class Plan {
   Status Allocate();
 
   const std::vector<PlannedTensor>& tensors() const { return tensors_; }
+  // The memory of tensors()[i].
+  const float* data(size_t i) const { return *targets_[i]; }
 
  private:
   bool training_;

@@ -37,7 +37,6 @@ Status TrainSettings::Resolve() {
   HEED_TRY(CheckRange("checkpoint_interval", double(checkpoint_interval), 0, kMostIterations,
                       "0 or more"));
   if (checkpoint_interval == 0) checkpoint_interval = eval_interval;
-  HEED_TRY(CheckRange("seed", double(seed), 0, 9.2e18, "0 or more"));
   return {};
 }
 

@@ -32,7 +32,6 @@ struct TrainSettings {
   int64_t checkpoint_interval = 0;  // 0: eval_interval
   std::string sample_prompt;
   bool overfit_batch = false;
-  int64_t seed = 1337;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -57,7 +56,6 @@ struct TrainSettings {
           "updates between checkpoints; eval_interval if 0");
     visit("sample_prompt", self.sample_prompt, "text to continue at each evaluation");
     visit("overfit_batch", self.overfit_batch, "train on the first batch alone");
-    visit("seed", self.seed, "of weights, batches, dropout and samples");
   }
 
   // Fills in the defaults above that depend on others and checks every range.
