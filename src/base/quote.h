@@ -10,4 +10,7 @@ namespace heed {
 // bytes.
 std::string Quoted(std::string_view text);
 
+// Whether `text` is UTF-8 as RFC 3629 has it: shortest forms, no surrogates, up to U+10FFFF.
+bool IsUtf8(std::string_view text);
+
 }  // namespace heed
