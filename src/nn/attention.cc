@@ -86,6 +86,7 @@ void Attention::Forward(const Pass& pass, const float* x, const State& state,
     args.kv_row = head_dim;
     args.kv_head = cache->capacity * head_dim;
     args.kv_batch = n_kv_head * args.kv_head;
+    args.S = cache->capacity;
     args.lengths = cache->lengths;
   }
   pass.kernels->attention_forward(args);
