@@ -55,8 +55,7 @@ Result<std::vector<int32_t>> CharTokenizer::Encode(std::string_view text,
 }
 
 size_t CharTokenizer::CutAt(std::string_view text, size_t from) const {
-  while (from < text.size() && (text[from] & 0xC0) == 0x80) ++from;
-  return std::min(from, text.size());
+  return CharacterStart(text, from);
 }
 
 std::string CharTokenizer::Json() const { return TokenizerJsonWithoutMerges(bytes_, false); }

@@ -55,6 +55,11 @@ size_t FirstBadUtf8(std::string_view text) {
   return std::string_view::npos;
 }
 
+size_t CharacterStart(std::string_view text, size_t from) {
+  while (from < text.size() && (text[from] & 0xC0) == 0x80) ++from;
+  return std::min(from, text.size());
+}
+
 tl::unexpected<Error> BadUtf8(const std::string& name, uint64_t offset, char byte) {
   return Fail(ErrorKind::kFormat, name,
               fmt::format("byte 0x{:02X} at offset {}", static_cast<uint8_t>(byte), offset),

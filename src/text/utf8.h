@@ -28,6 +28,9 @@ Utf8Step NextUtf8(std::string_view bytes);
 // Byte offset of the first sequence that is not a whole character; npos when there is none.
 size_t FirstBadUtf8(std::string_view text);
 
+// The first place at or after `from` that is not inside a character.
+size_t CharacterStart(std::string_view text, size_t from);
+
 // The error for the byte at `offset` of what is called `name`.
 tl::unexpected<Error> BadUtf8(const std::string& name, uint64_t offset, char byte);
 
