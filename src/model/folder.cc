@@ -115,6 +115,7 @@ Status LoadParameters(const std::string& folder, Gpt* model) {
         return Fail(ErrorKind::kFormat, path + ": " + entry.name, "a second tensor for " + p->name,
                     "one");
       }
+      p->file_name = entry.name;
       HEED_TRY(CopyTensor(file, entry, path, p));
     }
   }

@@ -19,7 +19,7 @@ Status AllocateBlock(int64_t elements, const char* what, Buffer* block) {
 
 Parameter* ParameterSet::Add(std::string name, std::string axes, std::vector<int64_t> shape,
                              Init init) {
-  Parameter p{std::move(name), std::move(axes), std::move(shape), init, 1, block_elements_};
+  Parameter p{name, name, std::move(axes), std::move(shape), init, 1, block_elements_};
   for (int64_t size : p.shape) p.elements *= size;
   elements_ += p.elements;
   block_elements_ += (p.elements + 15) / 16 * 16;

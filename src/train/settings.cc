@@ -17,7 +17,7 @@ constexpr double kMostIterations = 1e9;
 }  // namespace
 
 Status TrainSettings::Resolve() {
-  HEED_TRY(CheckRange("val_fraction", val_fraction, 0, 0.9, "a share from 0 to 0.9"));
+  HEED_TRY(CheckRange("val_fraction", val_fraction, 1e-9, 1 - 1e-9, "a number between 0 and 1"));
   HEED_TRY(CheckRange("batch_size", double(batch_size), 1, 1 << 20, "a whole number from 1"));
   HEED_TRY(CheckRange("grad_accum", double(grad_accum), 1, 1 << 20, "a whole number from 1"));
   HEED_TRY(CheckRange("max_iters", double(max_iters), 0, kMostIterations, "0 to 1000000000"));
