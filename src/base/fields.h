@@ -4,7 +4,7 @@
 //     visit("n_layer", self.n_layer, "number of blocks");
 //   }
 // and flags, TOML, JSON, help, comparison and documentation are visitors of it. Field types are
-// bool, int64_t, double, std::string, std::vector<std::string>, and enums that have
+// bool, int64_t, double, std::string, vectors of the last two, and enums that have
 //   std::span<const EnumName<E>> EnumNames(E)   found by argument-dependent lookup.
 #pragma once
 

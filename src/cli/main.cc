@@ -1,1 +1,18 @@
-int main() { return 0; }
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <csignal>
+
+#include "cli/command.h"
+
+int main(int argc, char** argv) {
+  // A standard stream that came closed must not lend its number to a file of ours.
+  int fd = 0;
+  while (fd >= 0 && fd <= 2) fd = open("/dev/null", O_RDWR);
+  if (fd > 2) close(fd);
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write instead
+  std::setlocale(LC_CTYPE, "");
+  const heed::Command commands[] = {heed::PlotCommand()};
+  return heed::RunProgram(commands, {argv + (argc > 0), argv + argc});
+}

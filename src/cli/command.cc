@@ -1,0 +1,113 @@
+#include "cli/command.h"
+
+#include <new>
+
+#include "base/parallel.h"
+
+namespace heed {
+namespace {
+
+constexpr int kRequestWrong = 2;
+constexpr int64_t kMostThreads = 1024;
+
+std::string ProgramHelp(std::span<const Command> commands) {
+  size_t widest = 0;
+  for (const Command& command : commands) widest = std::max(widest, command.name.size());
+  std::string text =
+      "heed trains, runs, inspects and proves GPTs on the processor you have.\n\n"
+      "Usage: heed COMMAND [options]\n\nCommands:\n";
+  for (const Command& command : commands) {
+    text += "  " + std::string(command.name) + std::string(widest + 2 - command.name.size(), ' ') +
+            std::string(command.summary) + "\n";
+  }
+  return text +
+         "\nheed COMMAND --help explains a command, with an example. heed --version tells the\n"
+         "version.\n";
+}
+
+Status CheckGlobals(const Options& options, const GlobalOptions& globals) {
+  if (options.Given("threads") && (globals.threads < 1 || globals.threads > kMostThreads)) {
+    return BadRequest("--threads", std::to_string(globals.threads), "1 to 1024");
+  }
+  if (globals.seed < 0) {
+    return BadRequest("--seed", std::to_string(globals.seed), "0 or more");
+  }
+  return {};
+}
+
+Result<Verdict> RunCommand(const Command& command, const std::vector<std::string>& arguments,
+                           Terminal& terminal) {
+  Options options;
+  GlobalOptions globals;
+  const CommandBody body = command.declare(options);
+  std::vector<std::string_view> everywhere = {"json", "quiet", "threads", "seed"};
+  if (command.takes_reference) everywhere.emplace_back("reference");
+  if (command.takes_overwrite) everywhere.emplace_back("overwrite");
+  options.Bind("Everywhere", globals, everywhere);
+  HEED_TRY(options.Parse(arguments));
+  if (options.help_asked()) {
+    HEED_TRY(terminal.Say(HelpText(command, options)));
+    return Verdict::kDone;
+  }
+  HEED_TRY(CheckGlobals(options, globals));
+  if (options.Given("threads")) SetNumThreads(static_cast<int>(globals.threads));
+  terminal = Terminal({.quiet = globals.quiet, .json = globals.json});
+  Session session{globals, options, terminal};
+  return body(session);
+}
+
+Result<Verdict> Run(std::span<const Command> commands, const std::vector<std::string>& arguments,
+                    Terminal& terminal) {
+  const std::string name = arguments.empty() ? "--help" : arguments[0];
+  if (name == "--help" || name == "-h" || name == "help") {
+    HEED_TRY(terminal.Say(ProgramHelp(commands)));
+    return Verdict::kDone;
+  }
+  if (name == "--version") {
+    HEED_TRY(terminal.Say("heed " HEED_VERSION "\n"));
+    return Verdict::kDone;
+  }
+  std::vector<std::string> known;
+  for (const Command& command : commands) {
+    if (command.name == name) {
+      return RunCommand(command, {arguments.begin() + 1, arguments.end()}, terminal);
+    }
+    known.emplace_back(command.name);
+  }
+  const std::string nearest = NearestName(name, known);
+  return BadRequest(name, "unknown command", "a command",
+                    nearest.empty() ? "see heed --help" : "did you mean heed " + nearest + "?");
+}
+
+}  // namespace
+
+std::string HelpText(const Command& command, const Options& options) {
+  const std::string name(command.name);
+  std::string text = "heed " + name + ": " + std::string(command.summary) + "\n\nUsage: heed " +
+                     name + " " + options.Usage() + "\n\n" + Wrap(command.explanation, 100, 0) +
+                     "\n\nExample:\n";
+  for (std::string_view rest = command.example; !rest.empty();) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    text += "  " + std::string(rest.substr(0, end)) + "\n";
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return text + "\n" + options.List();
+}
+
+int RunProgram(std::span<const Command> commands, const std::vector<std::string>& arguments) {
+  Terminal terminal;
+  Result<Verdict> result = Verdict::kDone;
+  try {
+    result = Run(commands, arguments, terminal);
+  } catch (const std::bad_alloc&) {
+    result = Fail(ErrorKind::kIo, "memory", "not enough of it", "",
+                  "take a smaller model, batch or context");
+  } catch (const std::exception& error) {
+    result = Fail(ErrorKind::kIo, "internal", error.what(), "", "please report this");
+  }
+  if (result) return static_cast<int>(*result);
+  terminal.Complain(result.error());
+  return kRequestWrong;
+}
+
+}  // namespace heed

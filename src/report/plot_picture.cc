@@ -1,0 +1,202 @@
+// Pictures through gnuplot. Its script comes from memory and its output goes to a descriptor of
+// ours, so that no file name ever passes through its language.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "report/format.h"
+#include "report/plot.h"
+
+extern char** environ;
+
+namespace heed {
+namespace {
+
+constexpr std::array<std::string_view, 6> kColours = {"1f6fb4", "d1495b", "2a9d6f",
+                                                      "e08e2b", "7a5ab5", "5c6b73"};
+constexpr std::string_view kHeldOutColour = "e0762b";  // beside a single run's blue
+constexpr std::string_view kInk = "#333333", kPale = "#dddddd", kGrey = "#777777";
+constexpr size_t kMostPoints = 2000;
+constexpr size_t kMarkedPoints = 60;  // more held-out points than this are a line alone
+
+// Single-quoted, where gnuplot reads nothing but the quote itself.
+std::string Quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : Printable(text)) out += c == '\'' ? "''" : std::string(1, c);
+  return out + "'";
+}
+
+// The lowest and the highest point of each of many pieces, in order: looks the same, small.
+Series Thinned(const Series& series) {
+  const size_t n = series.x.size();
+  if (n <= kMostPoints) return series;
+  Series out = series;
+  out.x.clear();
+  out.y.clear();
+  const size_t pieces = kMostPoints / 2;
+  for (size_t piece = 0; piece < pieces; ++piece) {
+    const auto begin = series.y.begin() + static_cast<ptrdiff_t>(piece * n / pieces);
+    const auto end = series.y.begin() + static_cast<ptrdiff_t>((piece + 1) * n / pieces);
+    auto [low, high] = std::minmax_element(begin, end);
+    if (high < low) std::swap(low, high);
+    for (const auto at : {low, high}) {
+      out.x.push_back(series.x[static_cast<size_t>(at - series.y.begin())]);
+      out.y.push_back(*at);
+      if (low == high) break;
+    }
+  }
+  return out;
+}
+
+std::string TickList(const std::vector<Tick>& ticks) {
+  std::string out;
+  for (const Tick& tick : ticks) {
+    out += fmt::format("{}{} {:.17g}", out.empty() ? "" : ", ", Quoted(tick.label), tick.at);
+  }
+  return "(" + out + ")";
+}
+
+std::string StyleOf(const Series& series, size_t runs) {
+  const bool held_out = series.kind == SeriesKind::kHeldOut;
+  const std::string_view colour =
+      held_out && runs == 1 ? kHeldOutColour : kColours[series.run % kColours.size()];
+  if (series.kind == SeriesKind::kRaw) return fmt::format("with lines lw 1 lc rgb '#a8{}'", colour);
+  // A line needs two points.
+  const bool marked = series.x.size() == 1 || (held_out && series.x.size() <= kMarkedPoints);
+  return fmt::format("with {} lw 2.2{}{} lc rgb '#{}'", marked ? "linespoints" : "lines",
+                     held_out && runs > 1 ? " dt (8,5)" : "", marked ? " pt 7 ps 0.6" : "", colour);
+}
+
+std::string Script(const Picture& picture, bool png) {
+  const Frame frame = FrameOf(picture);
+  // The PNG has two dots for each of the SVG's, for screens that can show them.
+  std::string script =
+      png ? "set terminal pngcairo size 1800,1080 fontscale 2 linewidth 2 pointscale 2 noenhanced "
+            "font 'DejaVu Sans,12'\n"
+          : "set terminal svg size 900,540 noenhanced background rgb 'white' "
+            "font 'DejaVu Sans,Verdana,Helvetica,Arial,sans-serif,13'\n";
+  script += "set encoding utf8\nset datafile missing 'NaN'\n";
+  script += fmt::format("set border 3 lc rgb '{}'\n", kGrey);
+  script += fmt::format("set grid xtics ytics back lt 1 lw 0.6 lc rgb '{}'\n", kPale);
+  script += "set lmargin screen 0.085\nset rmargin screen 0.97\n";
+  script += "set tmargin screen 0.89\nset bmargin screen 0.13\n";
+  script += fmt::format("set label 1 {} at graph 0, screen 0.945 left font ',17' tc rgb '{}'\n",
+                        Quoted(picture.title), kInk);
+  script += fmt::format("set xlabel {} tc rgb '{}'\n", Quoted(picture.x_label), kInk);
+  script += fmt::format("set ylabel {} offset 0.5,0 tc rgb '{}'\n", Quoted(picture.y_label), kInk);
+  script += "set tics nomirror out scale 0.5\n";
+  script += fmt::format("set xrange [{:.17g}:{:.17g}]\n", frame.left, frame.right);
+  script += fmt::format("set yrange [{:.17g}:{:.17g}]\n", frame.bottom, frame.top);
+  if (picture.log_y) script += "set logscale y\nunset mytics\n";
+  script += fmt::format("set xtics {} tc rgb '{}'\n",
+                        TickList(Ticks(frame.left, frame.right, 9, false)), kInk);
+  script += fmt::format("set ytics {} tc rgb '{}'\n",
+                        TickList(Ticks(frame.bottom, frame.top, 8, picture.log_y)), kInk);
+  script += fmt::format("set key top right Left reverse samplen 2 spacing 1.3 tc rgb '{}'\n", kInk);
+  if (picture.floor) {
+    script += fmt::format(
+        "set arrow 1 from graph 0, first {0:.17g} to graph 1, first {0:.17g} nohead dt (4,4) lw "
+        "1.5 "
+        "lc rgb '{1}'\n"
+        "set label 2 {2} at graph 0.01, first {0:.17g} left offset 0,0.6 tc rgb '{1}'\n",
+        *picture.floor, kGrey, Quoted(picture.floor_label + " " + FormatFigure(*picture.floor)));
+  }
+  std::string plots;
+  for (size_t i = 0; i < picture.series.size(); ++i) {
+    const Series series = Thinned(picture.series[i]);
+    script += fmt::format("$s{} << EOD\n", i);
+    for (size_t point = 0; point < series.x.size(); ++point) {
+      script += fmt::format("{:.9g} {:.9g}\n", series.x[point], series.y[point]);
+    }
+    script += "EOD\n";
+    const std::string title =
+        series.label.empty()
+            ? "notitle"
+            : "title " + Quoted(series.label + " " + FormatFigure(series.y.back()));
+    plots += fmt::format("{}$s{} using 1:2 {} {}", i == 0 ? "plot " : ", ", i, title,
+                         StyleOf(series, picture.runs));
+  }
+  return script + plots + "\n";
+}
+
+tl::unexpected<Error> SystemFailure(const std::string& where) {
+  return Fail(ErrorKind::kIo, where, std::strerror(errno), "", "check the folder and its space");
+}
+
+// A descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Status RunGnuplot(const std::string& script, int out) {
+  const Descriptor in(memfd_create("script", MFD_CLOEXEC));
+  const Descriptor complaints(memfd_create("complaints", MFD_CLOEXEC));
+  if (in.get() < 0 || complaints.get() < 0) return SystemFailure("gnuplot");
+  const auto size = static_cast<ssize_t>(script.size());
+  if (pwrite(in.get(), script.data(), script.size(), 0) != size) return SystemFailure("gnuplot");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in.get(), 0);
+  posix_spawn_file_actions_adddup2(&actions, out, 1);
+  posix_spawn_file_actions_adddup2(&actions, complaints.get(), 2);
+  std::string program = "gnuplot", option = "-d";  // -d: nobody's start-up files
+  char* arguments[] = {program.data(), option.data(), nullptr};
+  pid_t child;
+  const int error = posix_spawnp(&child, "gnuplot", &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error == ENOENT) {
+    return Fail(ErrorKind::kIo, "gnuplot", "not installed", "",
+                "install it: apt-get install gnuplot-nox");
+  }
+  if (error != 0) return Fail(ErrorKind::kIo, "gnuplot", std::strerror(error));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  struct stat info;
+  if (status == 0 && fstat(out, &info) == 0 && info.st_size > 0) return {};
+  char text[400] = {};
+  const ssize_t length = pread(complaints.get(), text, sizeof(text) - 1, 0);
+  return Fail(ErrorKind::kIo, "gnuplot", "failed: " + std::string(text, length > 0 ? length : 0));
+}
+
+}  // namespace
+
+Status WritePicture(const Picture& picture, const std::string& path) {
+  const bool png = path.ends_with(".png");
+  if (!png && !path.ends_with(".svg")) {
+    return BadRequest(path, "no known ending", ".svg or .png");
+  }
+  if (picture.series.empty()) {
+    return BadRequest(path, "nothing to draw", "a logged iteration or more");
+  }
+  const std::string beside = fmt::format("{}.tmp{}", path, getpid());
+  const Descriptor file(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (file.get() < 0) return SystemFailure(path);
+  Status status = RunGnuplot(Script(picture, png), file.get());
+  if (status && fsync(file.get()) != 0) status = SystemFailure(path);
+  if (status && std::rename(beside.c_str(), path.c_str()) != 0) status = SystemFailure(path);
+  if (!status) unlink(beside.c_str());
+  return status;
+}
+
+}  // namespace heed
