@@ -24,8 +24,8 @@ struct TrainingData {
 
 // `paths` are files and folders, or "builtin:stories", or "builtin:adder". A tokenizer that is
 // given (a resumed or continued run's) is used as it is; otherwise one of `tokenizer_kind` is made:
-// "char" (the text's own characters), "byte", or the path of a tokenizer.json. Large texts are tokenised into an unlinked
-// file in `scratch_folder`.
+// "char" (the text's own characters), "byte", or the path of a tokenizer.json. Large texts are
+// tokenised into an unlinked file in `scratch_folder`.
 Result<TrainingData> OpenTrainingData(std::span<const std::string> paths,
                                       std::unique_ptr<Tokenizer> tokenizer,
                                       const std::string& tokenizer_kind, double val_fraction,
