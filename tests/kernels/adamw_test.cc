@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "kernels/differential.h"
 #include "kernels/reference/adamw.h"
-#include "kernels/worst.h"
 #include "support/compare.h"
 
 namespace heed {
@@ -15,7 +15,7 @@ struct Adamw {
   std::vector<T> param, grad, m, v;
   AdamwArgs<T> settings;
 
-  explicit Adamw(int64_t n) : param(RandomArray<T>(n, 1)), grad(RandomArray<T>(n, 2)), m(n), v(n) {
+  explicit Adamw(int64_t n) : param(FloatArray<T>(n, 1)), grad(FloatArray<T>(n, 2)), m(n), v(n) {
     settings.learning_rate = 0.01;
   }
   AdamwArgs<T> args() {

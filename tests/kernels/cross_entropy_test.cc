@@ -5,8 +5,8 @@
 
 #include <limits>
 
+#include "kernels/differential.h"
 #include "kernels/reference/cross_entropy.h"
-#include "kernels/worst.h"
 #include "support/compare.h"
 #include "support/dual.h"
 
@@ -23,7 +23,7 @@ struct Loss {
   T scale = 1;
 
   Loss(int64_t rows_, int64_t V_, double spread = 3)
-      : rows(rows_), V(V_), logits(RandomArray<T>(rows * V, 1, spread)), loss(rows, -1) {
+      : rows(rows_), V(V_), logits(FloatArray<T>(rows * V, 1, spread)), loss(rows, -1) {
     for (int64_t r = 0; r < rows; ++r) {
       // Some rows, the fourth for one, do not count.
       const int64_t target = static_cast<int64_t>(RandomBelow({3, 0, 0}, r, V));

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "kernels/differential.h"
 #include "kernels/reference/dropout.h"
-#include "kernels/worst.h"
 #include "support/compare.h"
 
 namespace heed {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "kernels/differential.h"
 #include "kernels/reference/swiglu.h"
-#include "kernels/worst.h"
 #include "support/compare.h"
 #include "support/dual.h"
 
@@ -16,10 +16,7 @@ struct Swiglu {
   std::vector<T> gate, up, dh, h;
 
   explicit Swiglu(int64_t n, double spread = 2)
-      : gate(RandomArray<T>(n, 1, spread)),
-        up(RandomArray<T>(n, 2)),
-        dh(RandomArray<T>(n, 3)),
-        h(n) {}
+      : gate(FloatArray<T>(n, 1, spread)), up(FloatArray<T>(n, 2)), dh(FloatArray<T>(n, 3)), h(n) {}
   SwigluArgs<T> args() {
     SwigluArgs<T> a;
     a.n = static_cast<int64_t>(gate.size());

@@ -4,9 +4,26 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "support/compare.h"
 #include "support/targets.h"
 
 namespace heed {
+
+// RandomArray whose numbers are floats, so that every number type holds the same ones.
+template <class T>
+std::vector<T> FloatArray(int64_t n, uint32_t stream, double scale = 1.0) {
+  return Cast<T>(RandomArray<float>(n, stream, scale));
+}
+
+// Multiples of 1/16 up to some 4 in size: their sums are exact in float in any order.
+template <class T>
+std::vector<T> ExactArray(int64_t n, uint32_t stream) {
+  std::vector<T> out;
+  for (const float x : RandomArray<float>(n, stream)) {
+    out.push_back(static_cast<T>(std::nearbyint(x * 16) / 16));
+  }
+  return out;
+}
 
 // The largest value of `error()` over the instruction sets of this machine.
 template <class Error>
