@@ -29,6 +29,8 @@ constexpr int64_t kBlock = 6;
 constexpr int64_t kForwardRows = 192;
 // Rows whose weights backward holds at a time.
 constexpr int64_t kBackwardRows = 96;
+// Backward pieces wanted at least, when there are few key/value heads.
+constexpr int64_t kLeastPieces = 8;
 // Head widths up to this are computed with queries, not keys, in the lanes of a vector.
 constexpr int64_t kSmallWidth = 4;
 // Multiplications below which a piece is not worth handing to another thread.
@@ -84,29 +86,27 @@ inline int64_t OutputOffset(const AttentionArgs<>& a, const Rows& rows, int64_t 
   return ((rows.b * a.T_ + rows.t(r)) * a.H + rows.h(r)) * a.D;
 }
 
-// Row r's place in lse.
+// Row r's place in lse; times S, the dropout index of its weight for key 0.
 inline int64_t RowIndex(const AttentionArgs<>& a, const Rows& rows, int64_t r) {
   return (rows.b * a.H + rows.h(r)) * a.T_ + rows.t(r);
 }
 
-// What dropout multiplies the weight of each key with.
-class DropoutRow {
+// What dropout multiplies a weight with.
+class Dropout {
  public:
-  DropoutRow(const AttentionArgs<>& a, const Rows& rows, int64_t r)
-      : key_(a.dropout.key),
+  explicit Dropout(const DropoutArgs& a)
+      : key_(a.key),
         // u >= p for the 24-bit u = bits / 2^24, without rounding p.
-        least_(static_cast<uint32_t>(std::ceil(a.dropout.p * 0x1p24))),
-        kept_(static_cast<float>(1 / (1 - a.dropout.p))),
-        first_(static_cast<uint64_t>(RowIndex(a, rows, r) * a.S)) {}
-  float operator()(int64_t s) const {
-    return RandomBits(key_, first_ + static_cast<uint64_t>(s)) >> 8 >= least_ ? kept_ : 0.0f;
+        least_(static_cast<uint32_t>(std::ceil(a.p * 0x1p24))),
+        kept_(static_cast<float>(1 / (1 - a.p))) {}
+  float operator()(int64_t index) const {
+    return RandomBits(key_, static_cast<uint64_t>(index)) >> 8 >= least_ ? kept_ : 0.0f;
   }
 
  private:
   RandomKey key_;
   uint32_t least_;
   float kept_;
-  uint64_t first_;
 };
 
 // Runs items in pieces of at least kPieceWork multiplications.
@@ -170,8 +170,8 @@ HWY_INLINE float ReduceMax(Vec v) { return hn::GetLane(hn::MaxOfLanes(Tag(), v))
 
 // ---- Register tiles
 
-// C(r, :) = start + sum over k0 <= k < k1 of A(r, k) B(k, :), in order of k. Every row is a chain of
-// multiply-adds of its own, so its bits do not depend on the number of rows or columns.
+// C(r, :) = start + sum over k0 <= k < k1 of A(r, k) B(k, :), in order of k. Every row is a chain
+// of multiply-adds of its own, so its bits do not depend on the number of rows or columns.
 struct Product {
   const float* a = nullptr;  // A(r, k) = a[r·a_row + k·a_k]
   int64_t a_row = 0, a_k = 1;
@@ -261,12 +261,23 @@ void BlockProduct(Product p, int64_t rows, int64_t cols) {
   for (int64_t c = 0; c < cols; c += kVecs) {
     const int64_t n = std::min<int64_t>(kVecs, cols - c);
     switch (rows) {
-      case 1: RowsOf<kStart, 1>(p, n); break;
-      case 2: RowsOf<kStart, 2>(p, n); break;
-      case 3: RowsOf<kStart, 3>(p, n); break;
-      case 4: RowsOf<kStart, 4>(p, n); break;
-      case 5: RowsOf<kStart, 5>(p, n); break;
-      default: RowsOf<kStart, 6>(p, n);
+      case 1:
+        RowsOf<kStart, 1>(p, n);
+        break;
+      case 2:
+        RowsOf<kStart, 2>(p, n);
+        break;
+      case 3:
+        RowsOf<kStart, 3>(p, n);
+        break;
+      case 4:
+        RowsOf<kStart, 4>(p, n);
+        break;
+      case 5:
+        RowsOf<kStart, 5>(p, n);
+        break;
+      default:
+        RowsOf<kStart, 6>(p, n);
     }
     p.b += kVecs * kLanes;
     p.c += kVecs * kLanes;
@@ -336,8 +347,9 @@ struct BlockSight {
   int64_t rows;
   int64_t first[kBlock], last[kBlock];
 
-  BlockSight(const Sight& sight, const Rows& all, int64_t r0, int64_t key0)
-      : rows(std::min(kBlock, all.count - r0)) {
+  // The block that starts at row r0; rows from r1 on do not count.
+  BlockSight(const Sight& sight, const Rows& all, int64_t r0, int64_t r1, int64_t key0)
+      : rows(std::min(kBlock, r1 - r0)) {
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t t = all.t(r0 + r);
       first[r] = std::clamp<int64_t>(sight.First(t) - key0, 0, kTile);
@@ -406,10 +418,11 @@ HWY_NOINLINE void SoftmaxStep(const BlockSight& sight, float* scores, float* max
 
 void DropWeights(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t key0,
                  const BlockSight& sight, float* weights) {
+  const Dropout factor(a.dropout);
   for (int64_t r = 0; r < sight.rows; ++r) {
-    const DropoutRow factor(a, rows, r0 + r);
+    const int64_t index = RowIndex(a, rows, r0 + r) * a.S + key0;
     for (int64_t j = sight.first[r]; j < sight.last[r]; ++j) {
-      weights[r * kTile + j] *= factor(key0 + j);
+      weights[r * kTile + j] *= factor(index + j);
     }
   }
 }
@@ -491,7 +504,7 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
       values_row = padded;
     }
     for (int64_t r0 = 0; r0 < count; r0 += kBlock) {
-      const BlockSight block(sight, rows, r0, key0);
+      const BlockSight block(sight, rows, r0, count, key0);
       if (block.Empty()) continue;
       Product p;
       p.a = q + r0 * D, p.a_row = D;
@@ -509,6 +522,126 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
   }
 }
 
+// ---- Small heads: queries in the lanes of a vector
+
+// Queries r0 .. r0 + kLanes - 1 of some rows and the keys each of them sees; lanes without a row
+// see none.
+struct LaneSight {
+  int64_t rows, begin, end;  // begin <= s < end holds every key that some lane sees
+  // A lane sees before < s < last.
+  alignas(64) int32_t before[kLanes] = {}, last[kLanes] = {};
+
+  LaneSight(const Sight& sight, const Rows& all, int64_t r0)
+      : rows(std::min(kLanes, all.count - r0)),
+        begin(std::max<int64_t>(0, sight.First(all.t(r0)))),
+        end(sight.Last(all.t(r0 + rows - 1))) {
+    for (int64_t r = 0; r < rows; ++r) {
+      before[r] = static_cast<int32_t>(sight.First(all.t(r0 + r)) - 1);
+      last[r] = static_cast<int32_t>(sight.Last(all.t(r0 + r)));
+    }
+  }
+  HWY_INLINE auto Sees(int64_t s) const {
+    const hn::RebindToSigned<Tag> d;
+    const auto key = hn::Set(d, static_cast<int32_t>(s));
+    return hn::RebindMask(
+        Tag(), hn::And(hn::Gt(key, hn::Load(d, before)), hn::Lt(key, hn::Load(d, last))));
+  }
+};
+
+// Dropout factors of key s in every lane.
+Vec LaneFactors(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t lanes, int64_t s) {
+  const Dropout dropout(a.dropout);
+  alignas(64) float factors[kLanes] = {};
+  for (int64_t r = 0; r < lanes; ++r) factors[r] = dropout(RowIndex(a, rows, r0 + r) * a.S + s);
+  return hn::Load(Tag(), factors);
+}
+
+// x · y[0 .. kD - 1], the second broadcast.
+template <int kD>
+HWY_INLINE Vec Dot(const Vec* x, const float* y) {
+  const Tag d;
+  Vec dot = hn::Mul(x[0], hn::Set(d, y[0]));
+  for (int i = 1; i < kD; ++i) dot = hn::MulAdd(x[i], hn::Set(d, y[i]), dot);
+  return dot;
+}
+
+// out[i] lane l = factor · row(l)[i] for the lanes below `lanes`, 0 in the others.
+template <int kD, class Row>
+HWY_INLINE void Gather(int64_t lanes, float factor, const Row& row, Vec* out) {
+  alignas(64) float channels[kD][kLanes] = {};
+  for (int64_t l = 0; l < lanes; ++l) {
+    for (int i = 0; i < kD; ++i) channels[i][l] = factor * row(l)[i];
+  }
+  for (int i = 0; i < kD; ++i) out[i] = hn::Load(Tag(), channels[i]);
+}
+
+// row(l)[i] = x[i] lane l.
+template <int kD, class Row>
+HWY_INLINE void Scatter(const Vec* x, int64_t lanes, const Row& row) {
+  alignas(64) float channels[kD][kLanes];
+  for (int i = 0; i < kD; ++i) hn::Store(x[i], Tag(), channels[i]);
+  for (int64_t l = 0; l < lanes; ++l) {
+    for (int i = 0; i < kD; ++i) row(l)[i] = channels[i][l];
+  }
+}
+
+template <int kD>
+void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
+  const Tag d;
+  const Sight sight(a, rows.b);
+  alignas(64) float scores[kTile * kLanes];
+  for (int64_t r0 = 0; r0 < rows.count; r0 += kLanes) {
+    const LaneSight lanes(sight, rows, r0);
+    Vec q[kD], z[kD], max = hn::Set(d, kHidden), sum = hn::Zero(d);
+    Gather<kD>(
+        lanes.rows, a.scale, [&](int64_t l) { return QueryRow(a, rows, r0 + l); }, q);
+    for (int i = 0; i < kD; ++i) z[i] = hn::Zero(d);
+    for (int64_t key0 = lanes.begin / kTile * kTile; key0 < lanes.end; key0 += kTile) {
+      const int64_t n = std::min(kTile, lanes.end - key0);
+      const int64_t offset = KeyOffset(a, rows) + key0 * a.kv_row;
+      Vec largest = max;
+      for (int64_t j = 0; j < n; ++j) {
+        const Vec score = hn::IfThenElse(
+            lanes.Sees(key0 + j), Dot<kD>(q, a.k + offset + j * a.kv_row), hn::Set(d, kHidden));
+        largest = hn::Max(largest, score);
+        hn::Store(score, d, scores + j * kLanes);
+      }
+      const Vec base = hn::IfThenZeroElse(hn::Eq(largest, hn::Set(d, kHidden)), largest);
+      const Vec factor = Exp(hn::Sub(max, base));
+      max = largest;
+      sum = hn::Mul(sum, factor);
+      for (int i = 0; i < kD; ++i) z[i] = hn::Mul(z[i], factor);
+      for (int64_t j = 0; j < n; ++j) {
+        const Vec score = hn::Load(d, scores + j * kLanes);
+        Vec weight = Exp(hn::Sub(score, base));
+        sum = hn::Add(sum, weight);
+        if (a.dropout.p > 0) {
+          weight = hn::Mul(weight, LaneFactors(a, rows, r0, lanes.rows, key0 + j));
+        }
+        const auto sees = hn::Ne(score, hn::Set(d, kHidden));
+        const float* v = a.v + offset + j * a.kv_row;
+        for (int i = 0; i < kD; ++i) {
+          z[i] = hn::IfThenElse(sees, hn::MulAdd(weight, hn::Set(d, v[i]), z[i]), z[i]);
+        }
+      }
+    }
+    alignas(64) float totals[kLanes], maxima[kLanes];
+    hn::Store(sum, d, totals);
+    hn::Store(max, d, maxima);
+    const auto blind = hn::Eq(sum, hn::Zero(d));
+    const Vec share = hn::IfThenZeroElse(blind, hn::Div(hn::Set(d, 1.0f), sum));
+    for (int i = 0; i < kD; ++i) z[i] = hn::Mul(z[i], share);
+    Scatter<kD>(z, lanes.rows, [&](int64_t l) { return a.z + OutputOffset(a, rows, r0 + l); });
+    for (int64_t l = 0; a.lse && l < lanes.rows; ++l) {
+      a.lse[RowIndex(a, rows, r0 + l)] = maxima[l] + std::log(totals[l]);
+    }
+  }
+}
+
+using RowsFunction = void (*)(const AttentionArgs<>&, const Rows&);
+constexpr RowsFunction kForwardLanes[kSmallWidth] = {ForwardLanes<1>, ForwardLanes<2>,
+                                                     ForwardLanes<3>, ForwardLanes<4>};
+
 void Forward(const AttentionArgs<>& a) {
   if (a.B * a.T_ * a.H * a.D == 0) return;
   const int64_t group = a.H / a.Hkv;
@@ -519,14 +652,294 @@ void Forward(const AttentionArgs<>& a) {
   const int64_t heads = a.B * a.Hkv * tiles(group) >= 4 ? group : 1;
   const int64_t queries = (a.T_ + tiles(heads) - 1) / tiles(heads);
   const int64_t per_head = (a.T_ + queries - 1) / queries, bundles = a.H / heads;
+  const RowsFunction run = a.D <= kSmallWidth ? kForwardLanes[a.D - 1] : ForwardRows;
   ForItems(a.B * bundles * per_head, queries * heads * a.S * a.D, [&](int64_t item) {
     const int64_t t0 = item % per_head * queries, bundle = item / per_head;
-    ForwardRows(a, {bundle / bundles, bundle % bundles * heads, heads, t0,
-                    std::min(queries, a.T_ - t0) * heads});
+    run(a, {bundle / bundles, bundle % bundles * heads, heads, t0,
+            std::min(queries, a.T_ - t0) * heads});
   });
 }
 
-void Backward(const AttentionArgs<>&) {}
+// ---- Backward
+
+// The gradients of scores and values in one block of rows: weights [rows, kTile] enter as scaled
+// scores and leave as softmax weights times their dropout factors, zero where hidden; dweights
+// enters as dz·v and leaves as the gradient of the scaled scores.
+HWY_NOINLINE void BackwardStep(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t key0,
+                               const BlockSight& sight, const float* lse, const float* delta,
+                               float* weights, float* dweights) {
+  const Tag d;
+  const int64_t columns = sight.vectors() * kLanes;
+  alignas(64) float factors[kTile];
+  std::fill(factors, factors + kTile, 1.0f);
+  const Dropout dropout(a.dropout);
+  for (int64_t r = 0; r < sight.rows; ++r) {
+    float* row = weights + r * kTile;
+    float* drow = dweights + r * kTile;
+    if (a.dropout.p > 0) {
+      const int64_t index = RowIndex(a, rows, r0 + r) * a.S + key0;
+      for (int64_t j = sight.first[r]; j < sight.last[r]; ++j) factors[j] = dropout(index + j);
+    }
+    const bool whole = sight.Whole(r);
+    const Vec base = hn::Set(d, lse[r]), mean = hn::Set(d, delta[r]);
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      Vec score = hn::Load(d, row + j);
+      if (!whole) score = Visible(sight, r, j, score);
+      const Vec weight = Exp(hn::Sub(score, base));
+      Vec dweight = hn::Load(d, drow + j);
+      Vec kept = weight;
+      if (a.dropout.p > 0) {
+        const Vec factor = hn::Load(d, factors + j);
+        dweight = hn::Mul(dweight, factor);
+        kept = hn::Mul(weight, factor);
+      }
+      hn::Store(kept, d, row + j);
+      hn::Store(hn::Mul(weight, hn::Sub(dweight, mean)), d, drow + j);
+    }
+    for (int64_t j = columns; j < kTile; j += kLanes) {
+      hn::Store(hn::Zero(d), d, row + j);
+      hn::Store(hn::Zero(d), d, drow + j);
+    }
+  }
+}
+
+// Adds to out [n, padded], a row per key of a tile, the sum over rows of weights [rows, kTile]
+// transposed times x [rows, padded]: only the rows that see a key count.
+void AddTransposed(const Sight& sight, const Rows& all, int64_t row0, int64_t rows, int64_t key0,
+                   int64_t n, const float* weights, const float* x, int64_t padded, float* out) {
+  for (int64_t j = 0; j < n; j += kBlock) {
+    const int64_t keys = std::min(kBlock, n - j);
+    // Key s is seen by queries s .. s + window - 1 (backward has as many keys as queries).
+    const int64_t first = (key0 + j - all.t0) * all.heads - row0;
+    const int64_t last = (key0 + j + keys - 1 + sight.window - all.t0) * all.heads - row0;
+    Product p;
+    p.a = weights + j, p.a_row = 1, p.a_k = kTile;
+    p.b = x, p.b_row = padded;
+    p.c = out + j * padded, p.c_row = padded;
+    p.k0 = std::max<int64_t>(0, first);
+    p.k1 = sight.window > 0 ? std::min(rows, last) : rows;
+    BlockProduct<Start::kAdd>(p, keys, padded / kLanes);
+  }
+}
+
+// out [D] = (or +=) factor · in, for every row.
+template <class Target>
+void StoreRows(const float* in, int64_t rows, int64_t padded, int64_t D, float factor,
+               const Target& target) {
+  const Tag d;
+  for (int64_t r = 0; r < rows; ++r, in += padded) {
+    float* out = target(r);
+    int64_t i = 0;
+    for (; i + kLanes <= D; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::Load(d, in + i), hn::Set(d, factor)), d, out + i);
+    }
+    for (; i < D; ++i) out[i] = in[i] * factor;
+  }
+}
+
+// For every row, lse, and delta = sum over s of A dA, which is z·dz: the softmax's Jacobian needs
+// it.
+void LoadRowSums(const AttentionArgs<>& a, const Rows& rows, float* delta, float* lse) {
+  const Tag d;
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const int64_t offset = OutputOffset(a, rows, r);
+    Vec total = hn::Zero(d);
+    int64_t i = 0;
+    for (; i + kLanes <= a.D; i += kLanes) {
+      total = hn::MulAdd(hn::LoadU(d, a.z + offset + i), hn::LoadU(d, a.dz + offset + i), total);
+    }
+    delta[r] = ReduceSum(total);
+    for (; i < a.D; ++i) delta[r] += a.z[offset + i] * a.dz[offset + i];
+    lse[r] = a.lse[RowIndex(a, rows, r)];
+  }
+}
+
+// Key tiles strip, strip + strips, .. of one key/value head: sets dk and dv there, and dq, or with
+// `partial` [rows, padded] this strip's share of it, before the scale.
+void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, int64_t strips,
+                   float* partial) {
+  const int64_t D = a.D, padded = RoundUp(D), count = rows.count;
+  Scratch scratch(count * (padded + 2) + kBackwardRows * (2 * padded + 2 * kTile) +
+                  kTile * (2 * D + 3 * padded));
+  float* delta = scratch.Take(count);
+  float* lse = scratch.Take(count);
+  float* q = scratch.Take(kBackwardRows * padded);
+  float* dz = scratch.Take(kBackwardRows * padded);
+  float* weights = scratch.Take(kBackwardRows * kTile);
+  float* dweights = scratch.Take(kBackwardRows * kTile);
+  float* keys = scratch.Take(kTile * padded);
+  float* keys_transposed = scratch.Take(kTile * D);
+  float* values_transposed = scratch.Take(kTile * D);
+  float* dk = scratch.Take(kTile * padded);
+  float* dv = scratch.Take(kTile * padded);
+  float* dq = partial ? partial : scratch.Take(count * padded);
+  std::fill(dq, dq + count * padded, 0.0f);
+
+  LoadRowSums(a, rows, delta, lse);
+  const Sight sight(a, rows.b);
+  for (int64_t key0 = strip * kTile; key0 < a.S; key0 += strips * kTile) {
+    const int64_t n = std::min(kTile, a.S - key0);
+    const int64_t offset = KeyOffset(a, rows) + key0 * a.kv_row;
+    PackTransposed(a.k + offset, a.kv_row, n, D, keys_transposed);
+    PackTransposed(a.v + offset, a.kv_row, n, D, values_transposed);
+    for (int64_t j = 0; j < n; ++j) PackRow(a.k + offset + j * a.kv_row, D, 1, keys + j * padded);
+    std::fill(dk, dk + n * padded, 0.0f);
+    std::fill(dv, dv + n * padded, 0.0f);
+
+    const int64_t end = a.window > 0 ? std::min(a.T_, key0 + n - 1 + a.window) : a.T_;
+    for (int64_t row0 = key0 * rows.heads; row0 < end * rows.heads; row0 += kBackwardRows) {
+      const int64_t chunk = std::min(kBackwardRows, end * rows.heads - row0);
+      for (int64_t r = 0; r < chunk; ++r) {
+        PackRow(QueryRow(a, rows, row0 + r), D, a.scale, q + r * padded);
+        PackRow(a.dz + OutputOffset(a, rows, row0 + r), D, 1, dz + r * padded);
+      }
+      for (int64_t r = 0; r < chunk; r += kBlock) {
+        const BlockSight block(sight, rows, row0 + r, row0 + chunk, key0);
+        Product p;
+        p.a_row = padded;
+        p.b_row = kTile;
+        p.c_row = kTile;
+        p.k1 = D;
+        p.a = q + r * padded, p.b = keys_transposed, p.c = weights + r * kTile;
+        BlockProduct<Start::kZero>(p, block.rows, block.vectors());
+        p.a = dz + r * padded, p.b = values_transposed, p.c = dweights + r * kTile;
+        BlockProduct<Start::kZero>(p, block.rows, block.vectors());
+        BackwardStep(a, rows, row0 + r, key0, block, lse + row0 + r, delta + row0 + r,
+                     weights + r * kTile, dweights + r * kTile);
+        Product to_query;
+        to_query.a = dweights + r * kTile, to_query.a_row = kTile;
+        to_query.b = keys, to_query.b_row = padded;
+        to_query.c = dq + (row0 + r) * padded, to_query.c_row = padded;
+        to_query.k0 = block.first[0], to_query.k1 = block.last[block.rows - 1];
+        BlockProduct<Start::kAdd>(to_query, block.rows, padded / kLanes);
+      }
+      AddTransposed(sight, rows, row0, chunk, key0, n, weights, dz, padded, dv);
+      AddTransposed(sight, rows, row0, chunk, key0, n, dweights, q, padded, dk);
+    }
+    StoreRows(dk, n, padded, D, 1, [&](int64_t j) { return a.dk + offset + j * a.kv_row; });
+    StoreRows(dv, n, padded, D, 1, [&](int64_t j) { return a.dv + offset + j * a.kv_row; });
+  }
+  if (partial) return;
+  StoreRows(dq, count, padded, D, a.scale,
+            [&](int64_t r) { return a.dq + (QueryRow(a, rows, r) - a.q); });
+}
+
+// One key/value head of small width: dq with queries in the lanes, then dk and dv with keys there.
+template <int kD>
+void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
+  const Tag d;
+  const hn::RebindToSigned<Tag> di;
+  const int64_t count = rows.count;
+  Scratch scratch(count * (2 + kD));
+  float* delta = scratch.Take(count + kLanes);
+  float* lse = scratch.Take(count + kLanes);
+  float* scaled = scratch.Take(count * kD);
+  LoadRowSums(a, rows, delta, lse);
+  for (int64_t r = 0; r < count; ++r) {
+    for (int i = 0; i < kD; ++i) scaled[r * kD + i] = a.scale * QueryRow(a, rows, r)[i];
+  }
+
+  const Sight sight(a, rows.b);
+  const float* k = a.k + KeyOffset(a, rows);
+  const float* v = a.v + KeyOffset(a, rows);
+  for (int64_t r0 = 0; r0 < count; r0 += kLanes) {
+    const LaneSight lanes(sight, rows, r0);
+    Vec q[kD], dz[kD], dq[kD];
+    Gather<kD>(
+        lanes.rows, 1, [&](int64_t l) { return scaled + (r0 + l) * kD; }, q);
+    Gather<kD>(
+        lanes.rows, 1, [&](int64_t l) { return a.dz + OutputOffset(a, rows, r0 + l); }, dz);
+    for (int i = 0; i < kD; ++i) dq[i] = hn::Zero(d);
+    const Vec base = hn::LoadU(d, lse + r0), mean = hn::LoadU(d, delta + r0);
+    for (int64_t s = lanes.begin; s < lanes.end; ++s) {
+      const float* key = k + s * a.kv_row;
+      const Vec weight = hn::IfThenElseZero(lanes.Sees(s), Exp(hn::Sub(Dot<kD>(q, key), base)));
+      Vec dweight = Dot<kD>(dz, v + s * a.kv_row);
+      if (a.dropout.p > 0) {
+        dweight = hn::Mul(dweight, LaneFactors(a, rows, r0, lanes.rows, s));
+      }
+      const Vec dscore = hn::Mul(weight, hn::Sub(dweight, mean));
+      for (int i = 0; i < kD; ++i) dq[i] = hn::MulAdd(dscore, hn::Set(d, key[i]), dq[i]);
+    }
+    for (int i = 0; i < kD; ++i) dq[i] = hn::Mul(dq[i], hn::Set(d, a.scale));
+    Scatter<kD>(dq, lanes.rows,
+                [&](int64_t l) { return a.dq + (QueryRow(a, rows, r0 + l) - a.q); });
+  }
+
+  const Dropout dropout(a.dropout);
+  for (int64_t s0 = 0; s0 < a.S; s0 += kLanes) {
+    const int64_t lanes = std::min(kLanes, a.S - s0);
+    Vec keys[kD], values[kD], dk[kD], dv[kD];
+    Gather<kD>(
+        lanes, 1, [&](int64_t l) { return k + (s0 + l) * a.kv_row; }, keys);
+    Gather<kD>(
+        lanes, 1, [&](int64_t l) { return v + (s0 + l) * a.kv_row; }, values);
+    for (int i = 0; i < kD; ++i) dk[i] = dv[i] = hn::Zero(d);
+    const auto key = hn::Iota(di, static_cast<int32_t>(s0));
+    const int64_t end = a.window > 0 ? std::min(a.T_, s0 + lanes - 1 + a.window) : a.T_;
+    for (int64_t r = s0 * rows.heads; r < end * rows.heads; ++r) {
+      const int64_t t = rows.t(r);
+      const auto sees = hn::RebindMask(
+          d, hn::And(hn::Gt(key, hn::Set(di, static_cast<int32_t>(sight.First(t) - 1))),
+                     hn::Lt(key, hn::Set(di, static_cast<int32_t>(sight.Last(t))))));
+      const float* dz = a.dz + OutputOffset(a, rows, r);
+      const Vec weight = hn::IfThenElseZero(
+          sees, Exp(hn::Sub(Dot<kD>(keys, scaled + r * kD), hn::Set(d, lse[r]))));
+      Vec dweight = Dot<kD>(values, dz), kept = weight;
+      if (a.dropout.p > 0) {
+        alignas(64) float factors[kLanes] = {};
+        const int64_t index = RowIndex(a, rows, r) * a.S + s0;
+        for (int64_t l = 0; l < lanes; ++l) factors[l] = dropout(index + l);
+        const Vec factor = hn::Load(d, factors);
+        dweight = hn::Mul(dweight, factor);
+        kept = hn::Mul(kept, factor);
+      }
+      const Vec dscore = hn::Mul(weight, hn::Sub(dweight, hn::Set(d, delta[r])));
+      for (int i = 0; i < kD; ++i) {
+        dv[i] = hn::MulAdd(kept, hn::Set(d, dz[i]), dv[i]);
+        dk[i] = hn::MulAdd(dscore, hn::Set(d, scaled[r * kD + i]), dk[i]);
+      }
+    }
+    const int64_t offset = KeyOffset(a, rows);
+    Scatter<kD>(dk, lanes, [&](int64_t l) { return a.dk + offset + (s0 + l) * a.kv_row; });
+    Scatter<kD>(dv, lanes, [&](int64_t l) { return a.dv + offset + (s0 + l) * a.kv_row; });
+  }
+}
+
+constexpr RowsFunction kBackwardLanes[kSmallWidth] = {BackwardLanes<1>, BackwardLanes<2>,
+                                                      BackwardLanes<3>, BackwardLanes<4>};
+
+void Backward(const AttentionArgs<>& a) {
+  if (a.B * a.T_ * a.H * a.D == 0) return;
+  const int64_t group = a.H / a.Hkv, heads = a.B * a.Hkv, rows = a.T_ * group;
+  const int64_t tiles = (a.S + kTile - 1) / kTile;
+  // Few key/value heads are cut into strips of key tiles, each with a dq of its own.
+  const int64_t strips = std::clamp<int64_t>(kLeastPieces / heads, 1, tiles);
+  const auto head = [&](int64_t i) { return Rows{i / a.Hkv, i % a.Hkv * group, group, 0, rows}; };
+  if (a.D <= kSmallWidth) {
+    ForItems(heads, rows * a.S * a.D, [&](int64_t i) { kBackwardLanes[a.D - 1](a, head(i)); });
+    return;
+  }
+  const int64_t size = rows * RoundUp(a.D);
+  Buffer partials(strips > 1 ? heads * strips * size * sizeof(float) : 0);
+  ForItems(heads * strips, rows * a.S * a.D / strips, [&](int64_t item) {
+    BackwardStrip(a, head(item / strips), item % strips, strips,
+                  strips > 1 ? partials.floats() + item * size : nullptr);
+  });
+  if (strips == 1) return;
+  ForItems(heads, size * strips, [&](int64_t i) {
+    float* dq = partials.floats() + i * strips * size;
+    const Tag d;
+    for (int64_t s = 1; s < strips; ++s) {
+      for (int64_t j = 0; j < size; j += kLanes) {
+        hn::Store(hn::Add(hn::Load(d, dq + j), hn::Load(d, dq + s * size + j)), d, dq + j);
+      }
+    }
+    const Rows all = head(i);
+    StoreRows(dq, rows, RoundUp(a.D), a.D, a.scale,
+              [&](int64_t r) { return a.dq + (QueryRow(a, all, r) - a.q); });
+  });
+}
 
 }  // namespace
 }  // namespace heed::simd::HWY_NAMESPACE
