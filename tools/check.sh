@@ -14,8 +14,10 @@ tools/check_includes.sh || status=1
 echo "check: shellcheck"
 git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck || status=1
 
+# Its finds go to stdout; stderr counts the warnings of system headers.
 echo "check: clang-tidy"
-git ls-files -z 'src/*.cc' | xargs -0 -P "$(nproc)" -n 1 clang-tidy -p build --quiet || status=1
+git ls-files -z 'src/*.cc' |
+  xargs -0 -P "$(nproc)" -n 1 clang-tidy -p build --quiet 2>/dev/null || status=1
 
 [ "$status" -ne 0 ] || echo "check: all is well"
 exit "$status"

@@ -127,11 +127,12 @@ Frame FrameOf(const Picture& picture) {
 std::vector<Tick> Ticks(double low, double high, int most, bool log) {
   std::vector<Tick> ticks;
   if (log) {
-    const double first = std::floor(std::log10(low)), last = std::ceil(std::log10(high));
+    const int first = static_cast<int>(std::floor(std::log10(low)));
+    const int last = static_cast<int>(std::ceil(std::log10(high)));
     // 1, 2, 5 of each decade while they fit, then decades alone, then every second one, ...
     const bool fine = (std::log10(high) - std::log10(low)) * 3 <= most;
-    const double step = std::max(1.0, std::ceil((last - first) / most));
-    for (double decade = first; decade <= last; decade += step) {
+    const int step = std::max(1, (last - first + most - 1) / std::max(1, most));
+    for (int decade = first; decade <= last; decade += step) {
       for (const double digit : {1.0, 2.0, 5.0}) {
         const double at = digit * std::pow(10, decade);
         if (at >= low * (1 - 1e-9) && at <= high * (1 + 1e-9)) {
