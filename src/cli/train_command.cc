@@ -70,11 +70,10 @@ struct TrainSpec {
   }
 
   std::string Toml() const {
-    TrainInputs kept = inputs;
-    kept.out.clear();
-    kept.resume.clear();
-    std::string text = fmt::format("# heed train --config {}\nseed = {}\n", kConfigFile, seed);
-    text += "\n" + ToToml(kept) + "\n" + ToToml(model, kModelFields) + "\n" + ToToml(train);
+    std::string text =
+        fmt::format("# heed train --config {} --out NEW\nseed = {}\n", kConfigFile, seed);
+    const std::vector<std::string_view> kept = {"preset", "init", "data"};
+    text += "\n" + ToToml(inputs, kept) + "\n" + ToToml(model, kModelFields) + "\n" + ToToml(train);
     return text;
   }
 };
