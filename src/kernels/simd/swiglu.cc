@@ -14,9 +14,14 @@ HWY_BEFORE_NAMESPACE();
 namespace heed::simd::HWY_NAMESPACE {
 namespace {
 
-HWY_INLINE FloatVec Sigmoid(FloatVec x) {
-  const FloatVec one = Set(1.0f);
-  return hn::Div(one, hn::Add(one, Exp(FloatTag(), hn::Neg(x))));
+// sigmoid = 1 / (1 + e^-x) and rest = 1 - sigmoid, each with all its digits: e^-|x| <= 1.
+HWY_INLINE void SigmoidPair(FloatTag d, FloatVec x, FloatVec& sigmoid, FloatVec& rest) {
+  const FloatVec e = Exp(d, hn::Neg(hn::Abs(x)));
+  const FloatVec larger = hn::Div(Set(1.0f), hn::Add(Set(1.0f), e));
+  const FloatVec smaller = hn::Mul(e, larger);
+  const auto negative = hn::Lt(x, hn::Zero(d));
+  sigmoid = hn::IfThenElse(negative, smaller, larger);
+  rest = hn::IfThenElse(negative, larger, smaller);
 }
 
 void SwigluForward(const SwigluArgs<>& args) {
@@ -27,7 +32,9 @@ void SwigluForward(const SwigluArgs<>& args) {
     float* h = args.h + split.begin(piece);
     ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
       const FloatVec x = lanes.Load(gate + i);
-      lanes.Store(hn::Mul(hn::Mul(x, Sigmoid(x)), lanes.Load(up + i)), h + i);
+      FloatVec sigmoid, rest;
+      SigmoidPair(FloatTag(), x, sigmoid, rest);
+      lanes.Store(hn::Mul(hn::Mul(x, sigmoid), lanes.Load(up + i)), h + i);
     });
   });
 }
@@ -41,10 +48,11 @@ void SwigluBackward(const SwigluArgs<>& args) {
     const float* dhs = args.dh + split.begin(piece);
     ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
       const FloatVec gate = lanes.Load(gates + i), up = lanes.Load(ups + i);
-      const FloatVec dh = lanes.Load(dhs + i), one = Set(1.0f);
-      const FloatVec sigmoid = Sigmoid(gate);
+      const FloatVec dh = lanes.Load(dhs + i);
+      FloatVec sigmoid, rest;
+      SigmoidPair(FloatTag(), gate, sigmoid, rest);
       const FloatVec silu = hn::Mul(gate, sigmoid);
-      const FloatVec slope = hn::Mul(sigmoid, hn::MulAdd(gate, hn::Sub(one, sigmoid), one));
+      const FloatVec slope = hn::Mul(sigmoid, hn::MulAdd(gate, rest, Set(1.0f)));
       lanes.Store(hn::Mul(silu, up), h + i);
       lanes.Store(hn::Mul(hn::Mul(dh, up), slope), gates + i);
       lanes.Store(hn::Mul(dh, silu), ups + i);
