@@ -6,23 +6,13 @@
 #include <hwy/highway.h>
 
 #include "base/parallel.h"
-#include "kernels/simd/exp-inl.h"
 #include "kernels/simd/lanes-inl.h"
+#include "kernels/simd/math-inl.h"
 #include "kernels/simd/split.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heed::simd::HWY_NAMESPACE {
 namespace {
-
-// sigmoid = 1 / (1 + e^-x) and rest = 1 - sigmoid, each with all its digits: e^-|x| <= 1.
-HWY_INLINE void SigmoidPair(FloatTag d, FloatVec x, FloatVec& sigmoid, FloatVec& rest) {
-  const FloatVec e = Exp(d, hn::Neg(hn::Abs(x)));
-  const FloatVec larger = hn::Div(Set(1.0f), hn::Add(Set(1.0f), e));
-  const FloatVec smaller = hn::Mul(e, larger);
-  const auto negative = hn::Lt(x, hn::Zero(d));
-  sigmoid = hn::IfThenElse(negative, smaller, larger);
-  rest = hn::IfThenElse(negative, larger, smaller);
-}
 
 void SwigluForward(const SwigluArgs<>& args) {
   const Split split = SplitBy(args.n, kGrain);
@@ -32,9 +22,7 @@ void SwigluForward(const SwigluArgs<>& args) {
     float* h = args.h + split.begin(piece);
     ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
       const FloatVec x = lanes.Load(gate + i);
-      FloatVec sigmoid, rest;
-      SigmoidPair(FloatTag(), x, sigmoid, rest);
-      lanes.Store(hn::Mul(hn::Mul(x, sigmoid), lanes.Load(up + i)), h + i);
+      lanes.Store(hn::Mul(hn::Mul(x, Sigmoid(FloatTag(), x)), lanes.Load(up + i)), h + i);
     });
   });
 }
