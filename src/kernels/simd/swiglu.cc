@@ -15,7 +15,7 @@ namespace heed::simd::HWY_NAMESPACE {
 namespace {
 
 void SwigluForward(const SwigluArgs<>& args) {
-  const Split split = SplitBy(args.n, kGrain);
+  const Split split = SplitNumbers(args.n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     const float* gate = args.gate + split.begin(piece);
     const float* up = args.up + split.begin(piece);
@@ -28,7 +28,7 @@ void SwigluForward(const SwigluArgs<>& args) {
 }
 
 void SwigluBackward(const SwigluArgs<>& args) {
-  const Split split = SplitBy(args.n, kGrain);
+  const Split split = SplitNumbers(args.n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     float* gates = args.gate + split.begin(piece);
     float* ups = args.up + split.begin(piece);
