@@ -59,8 +59,9 @@ class Scratch {
 // The rows of one key/value head: row r is query t0 + r / heads of head h0 + r % heads.
 struct Rows {
   int64_t b, h0, heads, t0, count;
-  int64_t t(int64_t r) const { return t0 + r / heads; }
-  int64_t h(int64_t r) const { return h0 + r % heads; }
+  // Dividing costs more than the rest of a row's bookkeeping.
+  int64_t t(int64_t r) const { return t0 + (heads == 1 ? r : r / heads); }
+  int64_t h(int64_t r) const { return h0 + (heads == 1 ? 0 : r % heads); }
 };
 
 // Query t sees the keys First(t) <= s < Last(t); both can be below 0.
@@ -163,6 +164,23 @@ HWY_INLINE Vec Exp(Vec x) {
   const Vec scale = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
   // A comparison, because min and max may swallow a NaN.
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::MulAdd(scale, p, scale));
+}
+
+// ln x for normal x > 0, to about 1e-7 absolute: a guess from the exponent and a parabola for the
+// mantissa, good to 0.007, then a step of Halley's method on e^y = x, which cubes that error.
+HWY_INLINE Vec Log(Vec x) {
+  const Tag d;
+  const hn::RebindToSigned<Tag> di;
+  const auto bits = hn::BitCast(di, x);
+  const Vec exponent = hn::ConvertTo(d, hn::Sub(hn::ShiftRight<23>(bits), hn::Set(di, 127)));
+  const Vec m =
+      hn::BitCast(d, hn::Or(hn::And(bits, hn::Set(di, 0x007FFFFF)), hn::Set(di, 0x3F800000)));
+  // log2 m is close to -m²/3 + 2m - 5/3, which is exact at 1 and 2.
+  const Vec log2m =
+      hn::MulAdd(hn::MulAdd(m, hn::Set(d, -1.0f / 3), hn::Set(d, 2.0f)), m, hn::Set(d, -5.0f / 3));
+  const Vec guess = hn::Mul(hn::Add(exponent, log2m), hn::Set(d, 0.693147181f));
+  const Vec e = Exp(guess);
+  return hn::MulAdd(hn::Set(d, 2.0f), hn::Div(hn::Sub(x, e), hn::Add(x, e)), guess);
 }
 
 HWY_INLINE float ReduceSum(Vec v) { return hn::GetLane(hn::SumOfLanes(Tag(), v)); }
@@ -340,6 +358,27 @@ void PackTransposed(const float* in, int64_t stride, int64_t n, int64_t D, float
   }
 }
 
+struct Constant {
+  float x;
+  float operator()(int64_t) const { return x; }
+};
+
+// target(r) [D] = factor(r) · row r of in [rows, padded].
+template <class Factor, class Target>
+void StoreRows(const float* in, int64_t rows, int64_t padded, int64_t D, const Factor& factor,
+               const Target& target) {
+  const Tag d;
+  for (int64_t r = 0; r < rows; ++r, in += padded) {
+    const float scale = factor(r);
+    float* out = target(r);
+    int64_t i = 0;
+    for (; i + kLanes <= D; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::Load(d, in + i), hn::Set(d, scale)), d, out + i);
+    }
+    for (; i < D; ++i) out[i] = in[i] * scale;
+  }
+}
+
 // ---- Forward
 
 // The part of a key tile that each row of a block sees: keys first[r] <= j < last[r] of the tile.
@@ -452,28 +491,32 @@ void AddValues(const BlockSight& sight, const float* weights, const float* facto
   }
 }
 
-void StoreOutput(const AttentionArgs<>& a, const Rows& rows, int64_t r, float max, float total,
-                 const float* z) {
+// 1 / total for kLanes rows, and 0 for a row that sees no key.
+HWY_INLINE Vec Shares(Vec total) {
   const Tag d;
-  const bool blind = total == 0;
-  if (a.lse) a.lse[RowIndex(a, rows, r)] = blind ? kHidden : max + std::log(total);
-  const float share = blind ? 0.0f : 1 / total;
-  float* out = a.z + OutputOffset(a, rows, r);
-  int64_t i = 0;
-  for (; i + kLanes <= a.D; i += kLanes) {
-    hn::StoreU(hn::Mul(hn::Load(d, z + i), hn::Set(d, share)), d, out + i);
-  }
-  for (; i < a.D; ++i) out[i] = z[i] * share;
+  return hn::IfThenZeroElse(hn::Eq(total, hn::Zero(d)), hn::Div(hn::Set(d, 1.0f), total));
+}
+
+// lse = max + ln total for the kLanes rows from r0 on, -inf for a row that sees no key.
+void StoreLse(const AttentionArgs<>& a, const Rows& rows, int64_t r0, Vec max, Vec total) {
+  if (!a.lse) return;
+  const Tag d;
+  alignas(64) float lse[kLanes];
+  const auto blind = hn::Eq(total, hn::Zero(d));
+  hn::Store(hn::IfThenElse(blind, hn::Set(d, kHidden), hn::Add(max, Log(total))), d, lse);
+  const int64_t lanes = std::min(kLanes, rows.count - r0);
+  for (int64_t l = 0; l < lanes; ++l) a.lse[RowIndex(a, rows, r0 + l)] = lse[l];
 }
 
 void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
   const Tag d;
   const int64_t D = a.D, padded = RoundUp(D), count = rows.count;
-  Scratch scratch(count * (D + padded + kLanes + 1) + (kBlock + D + padded) * kTile);
+  Scratch scratch(count * (D + padded + kLanes + 2) + (kBlock + D + padded) * kTile + 4 * kLanes);
   float* q = scratch.Take(count * D + kLanes);
   float* z = scratch.Take(count * padded);
   float* sum = scratch.Take(count * kLanes);
-  float* max = scratch.Take(count);
+  float* max = scratch.Take(count + kLanes);
+  float* total = scratch.Take(count + kLanes);
   float* scores = scratch.Take(kBlock * kTile);
   float* keys = scratch.Take(D * kTile);
   float* packed_values = scratch.Take(kTile * padded);
@@ -517,9 +560,15 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
       AddValues(block, scores, factor, values, values_row, z + r0 * padded, padded);
     }
   }
-  for (int64_t r = 0; r < count; ++r) {
-    StoreOutput(a, rows, r, max[r], ReduceSum(hn::Load(d, sum + r * kLanes)), z + r * padded);
+  for (int64_t r = 0; r < count; ++r) total[r] = ReduceSum(hn::Load(d, sum + r * kLanes));
+  for (int64_t r = 0; r < count; r += kLanes) {
+    const Vec totals = hn::Load(d, total + r);
+    StoreLse(a, rows, r, hn::Load(d, max + r), totals);
+    hn::Store(Shares(totals), d, total + r);
   }
+  StoreRows(
+      z, count, padded, D, [&](int64_t r) { return total[r]; },
+      [&](int64_t r) { return a.z + OutputOffset(a, rows, r); });
 }
 
 // ---- Small heads: queries in the lanes of a vector
@@ -625,16 +674,10 @@ void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
         }
       }
     }
-    alignas(64) float totals[kLanes], maxima[kLanes];
-    hn::Store(sum, d, totals);
-    hn::Store(max, d, maxima);
-    const auto blind = hn::Eq(sum, hn::Zero(d));
-    const Vec share = hn::IfThenZeroElse(blind, hn::Div(hn::Set(d, 1.0f), sum));
+    StoreLse(a, rows, r0, max, sum);
+    const Vec share = Shares(sum);
     for (int i = 0; i < kD; ++i) z[i] = hn::Mul(z[i], share);
     Scatter<kD>(z, lanes.rows, [&](int64_t l) { return a.z + OutputOffset(a, rows, r0 + l); });
-    for (int64_t l = 0; a.lse && l < lanes.rows; ++l) {
-      a.lse[RowIndex(a, rows, r0 + l)] = maxima[l] + std::log(totals[l]);
-    }
   }
 }
 
@@ -722,21 +765,6 @@ void AddTransposed(const Sight& sight, const Rows& all, int64_t row0, int64_t ro
   }
 }
 
-// out [D] = (or +=) factor · in, for every row.
-template <class Target>
-void StoreRows(const float* in, int64_t rows, int64_t padded, int64_t D, float factor,
-               const Target& target) {
-  const Tag d;
-  for (int64_t r = 0; r < rows; ++r, in += padded) {
-    float* out = target(r);
-    int64_t i = 0;
-    for (; i + kLanes <= D; i += kLanes) {
-      hn::StoreU(hn::Mul(hn::Load(d, in + i), hn::Set(d, factor)), d, out + i);
-    }
-    for (; i < D; ++i) out[i] = in[i] * factor;
-  }
-}
-
 // For every row, lse, and delta = sum over s of A dA, which is z·dz: the softmax's Jacobian needs
 // it.
 void LoadRowSums(const AttentionArgs<>& a, const Rows& rows, float* delta, float* lse) {
@@ -816,11 +844,13 @@ void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, in
       AddTransposed(sight, rows, row0, chunk, key0, n, weights, dz, padded, dv);
       AddTransposed(sight, rows, row0, chunk, key0, n, dweights, q, padded, dk);
     }
-    StoreRows(dk, n, padded, D, 1, [&](int64_t j) { return a.dk + offset + j * a.kv_row; });
-    StoreRows(dv, n, padded, D, 1, [&](int64_t j) { return a.dv + offset + j * a.kv_row; });
+    StoreRows(dk, n, padded, D, Constant{1},
+              [&](int64_t j) { return a.dk + offset + j * a.kv_row; });
+    StoreRows(dv, n, padded, D, Constant{1},
+              [&](int64_t j) { return a.dv + offset + j * a.kv_row; });
   }
   if (partial) return;
-  StoreRows(dq, count, padded, D, a.scale,
+  StoreRows(dq, count, padded, D, Constant{a.scale},
             [&](int64_t r) { return a.dq + (QueryRow(a, rows, r) - a.q); });
 }
 
@@ -830,7 +860,7 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   const Tag d;
   const hn::RebindToSigned<Tag> di;
   const int64_t count = rows.count;
-  Scratch scratch(count * (2 + kD));
+  Scratch scratch(count * (2 + kD) + 2 * kLanes);
   float* delta = scratch.Take(count + kLanes);
   float* lse = scratch.Take(count + kLanes);
   float* scaled = scratch.Take(count * kD);
@@ -936,7 +966,7 @@ void Backward(const AttentionArgs<>& a) {
       }
     }
     const Rows all = head(i);
-    StoreRows(dq, rows, RoundUp(a.D), a.D, a.scale,
+    StoreRows(dq, rows, RoundUp(a.D), a.D, Constant{a.scale},
               [&](int64_t r) { return a.dq + (QueryRow(a, all, r) - a.q); });
   });
 }
