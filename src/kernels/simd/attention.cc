@@ -13,6 +13,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/simd/random-inl.h"
+
 #ifndef HEED_KERNELS_SIMD_ATTENTION_CC_
 #define HEED_KERNELS_SIMD_ATTENTION_CC_
 
@@ -92,24 +94,6 @@ inline int64_t RowIndex(const AttentionArgs<>& a, const Rows& rows, int64_t r) {
   return (rows.b * a.H + rows.h(r)) * a.T_ + rows.t(r);
 }
 
-// What dropout multiplies a weight with.
-class Dropout {
- public:
-  explicit Dropout(const DropoutArgs& a)
-      : key_(a.key),
-        // u >= p for the 24-bit u = bits / 2^24, without rounding p.
-        least_(static_cast<uint32_t>(std::ceil(a.p * 0x1p24))),
-        kept_(static_cast<float>(1 / (1 - a.p))) {}
-  float operator()(int64_t index) const {
-    return RandomBits(key_, static_cast<uint64_t>(index)) >> 8 >= least_ ? kept_ : 0.0f;
-  }
-
- private:
-  RandomKey key_;
-  uint32_t least_;
-  float kept_;
-};
-
 // Runs items in pieces of at least kPieceWork multiplications.
 template <class Body>
 void ForItems(int64_t items, int64_t work_per_item, const Body& body) {
@@ -185,6 +169,26 @@ HWY_INLINE Vec Log(Vec x) {
 
 HWY_INLINE float ReduceSum(Vec v) { return hn::GetLane(hn::SumOfLanes(Tag(), v)); }
 HWY_INLINE float ReduceMax(Vec v) { return hn::GetLane(hn::MaxOfLanes(Tag(), v)); }
+
+// What dropout multiplies the weights index .. index + n - 1 with, n <= kTile; writes whole
+// vectors.
+void DropoutFactors(const DropoutArgs& a, int64_t index, int64_t n, float* factors) {
+  const Tag d;
+  const hn::RebindToSigned<Tag> di;
+  // Room for the words before the first in its block, and behind the last in its group and vector.
+  alignas(64) uint32_t words[kTile + 64];
+  RandomWords(a.key, static_cast<uint64_t>(index / 4), static_cast<size_t>(index % 4 + n + 3) / 4,
+              words);
+  const auto* bits = reinterpret_cast<const int32_t*>(words + index % 4);
+  // u >= p for the 24-bit u = bits / 2^24, without rounding p.
+  const auto least = hn::Set(di, static_cast<int32_t>(std::ceil(a.p * 0x1p24)));
+  const Vec kept = hn::Set(d, static_cast<float>(1 / (1 - a.p)));
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const auto u = hn::BitCast(
+        di, hn::ShiftRight<8>(hn::BitCast(hn::RebindToUnsigned<Tag>(), hn::LoadU(di, bits + j))));
+    hn::StoreU(hn::IfThenZeroElse(hn::RebindMask(d, hn::Lt(u, least)), kept), d, factors + j);
+  }
+}
 
 // ---- Register tiles
 
@@ -457,11 +461,14 @@ HWY_NOINLINE void SoftmaxStep(const BlockSight& sight, float* scores, float* max
 
 void DropWeights(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t key0,
                  const BlockSight& sight, float* weights) {
-  const Dropout factor(a.dropout);
+  const Tag d;
+  const int64_t columns = sight.vectors() * kLanes;
+  alignas(64) float factors[kTile];
   for (int64_t r = 0; r < sight.rows; ++r) {
-    const int64_t index = RowIndex(a, rows, r0 + r) * a.S + key0;
-    for (int64_t j = sight.first[r]; j < sight.last[r]; ++j) {
-      weights[r * kTile + j] *= factor(index + j);
+    DropoutFactors(a.dropout, RowIndex(a, rows, r0 + r) * a.S + key0, columns, factors);
+    float* row = weights + r * kTile;
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      hn::Store(hn::Mul(hn::Load(d, row + j), hn::Load(d, factors + j)), d, row + j);
     }
   }
 }
@@ -597,12 +604,14 @@ struct LaneSight {
   }
 };
 
-// Dropout factors of key s in every lane.
-Vec LaneFactors(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t lanes, int64_t s) {
-  const Dropout dropout(a.dropout);
-  alignas(64) float factors[kLanes] = {};
-  for (int64_t r = 0; r < lanes; ++r) factors[r] = dropout(RowIndex(a, rows, r0 + r) * a.S + s);
-  return hn::Load(Tag(), factors);
+// Dropout factors [n, kLanes] of keys s0 .. s0 + n - 1, n <= kTile, in every lane.
+void LaneFactors(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t lanes, int64_t s0,
+                 int64_t n, float* factors) {
+  alignas(64) float row[kTile];
+  for (int64_t r = 0; r < lanes; ++r) {
+    DropoutFactors(a.dropout, RowIndex(a, rows, r0 + r) * a.S + s0, n, row);
+    for (int64_t j = 0; j < n; ++j) factors[j * kLanes + r] = row[j];
+  }
 }
 
 // x · y[0 .. kD - 1], the second broadcast.
@@ -638,7 +647,7 @@ template <int kD>
 void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   const Tag d;
   const Sight sight(a, rows.b);
-  alignas(64) float scores[kTile * kLanes];
+  alignas(64) float scores[kTile * kLanes], factors[kTile * kLanes] = {};
   for (int64_t r0 = 0; r0 < rows.count; r0 += kLanes) {
     const LaneSight lanes(sight, rows, r0);
     Vec q[kD], z[kD], max = hn::Set(d, kHidden), sum = hn::Zero(d);
@@ -660,13 +669,13 @@ void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
       max = largest;
       sum = hn::Mul(sum, factor);
       for (int i = 0; i < kD; ++i) z[i] = hn::Mul(z[i], factor);
+      const bool drop = a.dropout.p > 0;
+      if (drop) LaneFactors(a, rows, r0, lanes.rows, key0, n, factors);
       for (int64_t j = 0; j < n; ++j) {
         const Vec score = hn::Load(d, scores + j * kLanes);
         Vec weight = Exp(hn::Sub(score, base));
         sum = hn::Add(sum, weight);
-        if (a.dropout.p > 0) {
-          weight = hn::Mul(weight, LaneFactors(a, rows, r0, lanes.rows, key0 + j));
-        }
+        if (drop) weight = hn::Mul(weight, hn::Load(d, factors + j * kLanes));
         const auto sees = hn::Ne(score, hn::Set(d, kHidden));
         const float* v = a.v + offset + j * a.kv_row;
         for (int i = 0; i < kD; ++i) {
@@ -714,14 +723,11 @@ HWY_NOINLINE void BackwardStep(const AttentionArgs<>& a, const Rows& rows, int64
   const Tag d;
   const int64_t columns = sight.vectors() * kLanes;
   alignas(64) float factors[kTile];
-  std::fill(factors, factors + kTile, 1.0f);
-  const Dropout dropout(a.dropout);
   for (int64_t r = 0; r < sight.rows; ++r) {
     float* row = weights + r * kTile;
     float* drow = dweights + r * kTile;
     if (a.dropout.p > 0) {
-      const int64_t index = RowIndex(a, rows, r0 + r) * a.S + key0;
-      for (int64_t j = sight.first[r]; j < sight.last[r]; ++j) factors[j] = dropout(index + j);
+      DropoutFactors(a.dropout, RowIndex(a, rows, r0 + r) * a.S + key0, columns, factors);
     }
     const bool whole = sight.Whole(r);
     const Vec base = hn::Set(d, lse[r]), mean = hn::Set(d, delta[r]);
@@ -870,6 +876,7 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   }
 
   const Sight sight(a, rows.b);
+  alignas(64) float factors[kTile * kLanes] = {};
   const float* k = a.k + KeyOffset(a, rows);
   const float* v = a.v + KeyOffset(a, rows);
   for (int64_t r0 = 0; r0 < count; r0 += kLanes) {
@@ -882,12 +889,14 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
     for (int i = 0; i < kD; ++i) dq[i] = hn::Zero(d);
     const Vec base = hn::LoadU(d, lse + r0), mean = hn::LoadU(d, delta + r0);
     for (int64_t s = lanes.begin; s < lanes.end; ++s) {
+      const int64_t j = (s - lanes.begin) % kTile;
+      if (a.dropout.p > 0 && j == 0) {
+        LaneFactors(a, rows, r0, lanes.rows, s, std::min(kTile, lanes.end - s), factors);
+      }
       const float* key = k + s * a.kv_row;
       const Vec weight = hn::IfThenElseZero(lanes.Sees(s), Exp(hn::Sub(Dot<kD>(q, key), base)));
       Vec dweight = Dot<kD>(dz, v + s * a.kv_row);
-      if (a.dropout.p > 0) {
-        dweight = hn::Mul(dweight, LaneFactors(a, rows, r0, lanes.rows, s));
-      }
+      if (a.dropout.p > 0) dweight = hn::Mul(dweight, hn::Load(d, factors + j * kLanes));
       const Vec dscore = hn::Mul(weight, hn::Sub(dweight, mean));
       for (int i = 0; i < kD; ++i) dq[i] = hn::MulAdd(dscore, hn::Set(d, key[i]), dq[i]);
     }
@@ -896,7 +905,6 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
                 [&](int64_t l) { return a.dq + (QueryRow(a, rows, r0 + l) - a.q); });
   }
 
-  const Dropout dropout(a.dropout);
   for (int64_t s0 = 0; s0 < a.S; s0 += kLanes) {
     const int64_t lanes = std::min(kLanes, a.S - s0);
     Vec keys[kD], values[kD], dk[kD], dv[kD];
@@ -917,9 +925,7 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
           sees, Exp(hn::Sub(Dot<kD>(keys, scaled + r * kD), hn::Set(d, lse[r]))));
       Vec dweight = Dot<kD>(values, dz), kept = weight;
       if (a.dropout.p > 0) {
-        alignas(64) float factors[kLanes] = {};
-        const int64_t index = RowIndex(a, rows, r) * a.S + s0;
-        for (int64_t l = 0; l < lanes; ++l) factors[l] = dropout(index + l);
+        DropoutFactors(a.dropout, RowIndex(a, rows, r) * a.S + s0, lanes, factors);
         const Vec factor = hn::Load(d, factors);
         dweight = hn::Mul(dweight, factor);
         kept = hn::Mul(kept, factor);
