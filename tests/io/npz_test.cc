@@ -139,6 +139,15 @@ TEST(Npz, ReadsEveryVersionOfTheHeader) {
   EXPECT_THAT(*file->Floats("evil"), ElementsAre(1, 2));
 }
 
+TEST(Npz, NamesMayHoldFoldersAndPoints) {
+  const auto file = Parse(Zip({{.name = "h.0/w.npy"}, {.name = "h.1/w.npy"}, {.name = ".npy"}}));
+  ASSERT_TRUE(file) << file.error().Message();
+  EXPECT_NE(file->Find("h.0/w"), nullptr);
+  EXPECT_NE(file->Find("h.1/w"), nullptr);
+  EXPECT_NE(file->Find(""), nullptr);
+  EXPECT_EQ(file->tensors().size(), 3u);
+}
+
 TEST(Npz, ReadsZip64AndComments) {
   Member m;
   m.extra =
