@@ -17,6 +17,21 @@ namespace {
 // Scores and pattern then take 1 GiB.
 constexpr int64_t kMostScores = int64_t{1} << 26;
 
+constexpr const char* kKnownWords[] = {"x",
+                                       "q",
+                                       "k",
+                                       "v",
+                                       "past_k",
+                                       "past_v",
+                                       "dy",
+                                       "c_attn.weight",
+                                       "q_proj.weight",
+                                       "k_proj.weight",
+                                       "v_proj.weight",
+                                       "o_proj.weight",
+                                       "out_proj.weight",
+                                       "c_proj.weight"};
+
 constexpr const char* kLinearHint = "torch.nn.Linear keeps its weight as [out, in]";
 
 bool EndsInWord(std::string_view name, std::string_view word) {
@@ -349,8 +364,15 @@ class CaseReader {
     return found;
   }
 
+  // Suggests only names that mean nothing here: a missing k_proj is no mistyped q_proj.
   Result<const TensorEntry*> Require(const std::string& name) const {
-    return RequireEntry(file_.tensors(), name, where_);
+    if (const TensorEntry* entry = file_.Find(name)) return entry;
+    std::vector<TensorEntry> unknown = file_.tensors();
+    std::erase_if(unknown, [](const TensorEntry& entry) {
+      return std::ranges::any_of(kKnownWords,
+                                 [&](const char* word) { return EndsInWord(entry.name, word); });
+    });
+    return RequireEntry(unknown, name, where_);
   }
 
   std::string Where(const TensorEntry& entry) const {
