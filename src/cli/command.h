@@ -63,6 +63,7 @@ std::string HelpText(const Command& command, const Options& options);
 int RunProgram(std::span<const Command> commands, const std::vector<std::string>& arguments);
 
 // The commands there are, one file each.
+Command AttentionCommand();
 Command BenchCommand();
 Command EvalCommand();
 Command GenerateCommand();
