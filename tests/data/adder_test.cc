@@ -77,7 +77,9 @@ TEST(Adder, HoldsOutAFifthOrFiveHundredAndNeverTrainsOnIt) {
       }
     }
     for (const Digits& prompt : trained) EXPECT_EQ(held_out.count(prompt), 0u);
-    if (c.ndigit == 1) EXPECT_EQ(trained.size(), 80u);  // all the others
+    if (c.ndigit == 1) {
+      EXPECT_EQ(trained.size(), 80u);  // all the others
+    }
 
     adder->ValBatch(0, static_cast<int64_t>(c.held_out), 1'000'000, &batch);
     std::set<Digits> validated;
