@@ -1,6 +1,7 @@
 // A field's value as text: strict parsing of what people type, and the spellings of TOML and JSON.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -101,11 +102,13 @@ std::string ToJson(const Settings& settings) {
   return "{" + out + "}";
 }
 
-// A line "n_layer = 4  # blocks" for every field; `--config` reads it again.
+// A line "n_layer = 4  # blocks" for every field, or for those named in `only`; `--config` reads it
+// again.
 template <class Settings>
-std::string ToToml(const Settings& settings) {
+std::string ToToml(const Settings& settings, std::span<const std::string_view> only = {}) {
   std::string out;
   Settings::Fields(settings, [&](std::string_view name, const auto& value, std::string_view help) {
+    if (!only.empty() && std::find(only.begin(), only.end(), name) == only.end()) return;
     out += std::string(name) + " = " + TomlText(value) + "  # " + std::string(help) + "\n";
   });
   return out;

@@ -44,8 +44,7 @@ struct alignas(64) Range {
   int64_t TakeBack() {
     uint64_t now = bounds.load(std::memory_order_relaxed);
     while (static_cast<uint32_t>(now) < static_cast<uint32_t>(now >> 32)) {
-      if (bounds.compare_exchange_weak(now, now - (uint64_t{1} << 32),
-                                       std::memory_order_relaxed)) {
+      if (bounds.compare_exchange_weak(now, now - (uint64_t{1} << 32), std::memory_order_relaxed)) {
         return static_cast<int64_t>(now >> 32) - 1;
       }
     }

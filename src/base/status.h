@@ -32,8 +32,8 @@ using Status = Result<void>;
 
 inline tl::unexpected<Error> Fail(ErrorKind kind, std::string where, std::string found,
                                   std::string expected = "", std::string hint = "") {
-  return tl::make_unexpected(Error{kind, std::move(where), std::move(found), std::move(expected),
-                                   std::move(hint)});
+  return tl::make_unexpected(
+      Error{kind, std::move(where), std::move(found), std::move(expected), std::move(hint)});
 }
 
 inline tl::unexpected<Error> BadRequest(std::string where, std::string found,
@@ -48,16 +48,16 @@ inline tl::unexpected<Error> BadRequest(std::string where, std::string found,
 #define HEED_CONCAT(a, b) HEED_CONCAT_(a, b)
 
 // Returns the error of a Status or Result expression to the caller.
-#define HEED_TRY(expression)                                          \
-  do {                                                                \
-    auto heed_status = (expression);                                  \
+#define HEED_TRY(expression)                                           \
+  do {                                                                 \
+    auto heed_status = (expression);                                   \
     if (!heed_status) return tl::make_unexpected(heed_status.error()); \
   } while (false)
 
 // HEED_ASSIGN(auto x, F()): declares or assigns x, or returns the error.
 #define HEED_ASSIGN(target, expression) \
   HEED_ASSIGN_IMPL_(HEED_CONCAT(heed_result_, __LINE__), target, expression)
-#define HEED_ASSIGN_IMPL_(result, target, expression)            \
-  auto result = (expression);                                    \
-  if (!result) return tl::make_unexpected(result.error());       \
+#define HEED_ASSIGN_IMPL_(result, target, expression)      \
+  auto result = (expression);                              \
+  if (!result) return tl::make_unexpected(result.error()); \
   target = std::move(*result)

@@ -63,6 +63,13 @@ std::string HelpText(const Command& command, const Options& options);
 int RunProgram(std::span<const Command> commands, const std::vector<std::string>& arguments);
 
 // The commands there are, one file each.
+Command AttentionCommand();
+Command BenchCommand();
+Command EvalCommand();
+Command GenerateCommand();
+Command InfoCommand();
+Command LogitsCommand();
 Command PlotCommand();
+Command TrainCommand();
 
 }  // namespace heed

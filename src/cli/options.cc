@@ -130,6 +130,16 @@ Option* Options::Find(std::string_view name) {
   return nullptr;
 }
 
+std::string Options::FirstGivenBut(std::span<const std::string_view> allowed) const {
+  for (const Option& option : options_) {
+    if (Given(option.name) &&
+        std::find(allowed.begin(), allowed.end(), option.name) == allowed.end()) {
+      return option.Flag();
+    }
+  }
+  return "";
+}
+
 bool Options::Given(std::string_view name) const {
   for (const Option& option : options_) {
     if (option.name == name) return !option.in_file.empty() || !option.in_flags.empty();

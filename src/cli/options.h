@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,8 @@ class Options {
 
   // Whether the field was given in the file or by a flag.
   bool Given(std::string_view name) const;
+  // The flag of the first given field that is not among `allowed`; "" when there is none.
+  std::string FirstGivenBut(std::span<const std::string_view> allowed) const;
 
   bool help_asked() const { return help_asked_; }
 

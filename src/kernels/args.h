@@ -31,11 +31,11 @@ struct MatmulArgs {
   int64_t b_row = 0, b_col = 1;
   T* c = nullptr;
   int64_t ldc = 0;
-  bool accumulate = false;       // C += A · B; only with Epilogue::kNone, no bias, no residual
-  const T* bias = nullptr;       // [N]
-  const T* residual = nullptr;   // [M, N], row stride ldc; only with Epilogue::kNone
+  bool accumulate = false;      // C += A · B; only with Epilogue::kNone, no bias, no residual
+  const T* bias = nullptr;      // [N]
+  const T* residual = nullptr;  // [M, N], row stride ldc; only with Epilogue::kNone
   Epilogue epilogue = Epilogue::kNone;
-  T* aux = nullptr;              // [M, N], row stride ldc
+  T* aux = nullptr;  // [M, N], row stride ldc
 };
 
 // Layer norm (Ba, Kiros, Hinton 2016) and, with `rms`, RMS norm (Zhang, Sennrich 2019), row by row:
@@ -72,8 +72,8 @@ struct RopeArgs {
   int64_t row = 0;
   const T* cos = nullptr;  // [positions, half]
   const T* sin = nullptr;
-  int64_t offset = 0;                 // position of every sequence's first row
-  const int32_t* offsets = nullptr;   // [B], in place of offset, or null
+  int64_t offset = 0;                // position of every sequence's first row
+  const int32_t* offsets = nullptr;  // [B], in place of offset, or null
 };
 
 // Inverted dropout (Srivastava et al. 2014; scaled in training): element i is kept when its uniform
@@ -102,7 +102,7 @@ struct AttentionArgs {
   const T* k = nullptr;
   const T* v = nullptr;
   int64_t kv_batch = 0, kv_row = 0, kv_head = 0;
-  T* z = nullptr;  // [B, T, H, D], dense; written by forward, read by backward
+  T* z = nullptr;    // [B, T, H, D], dense; written by forward, read by backward
   T* lse = nullptr;  // [B, H, T]: log of the softmax's denominator; forward writes it unless null
   // Backward only (needs T == S, no lengths); dq, dk, dv have the strides of q, k, v and are set.
   const T* dz = nullptr;  // [B, T, H, D], dense
@@ -116,9 +116,9 @@ struct AttentionArgs {
 template <class T = float>
 struct CrossEntropyArgs {
   int64_t rows = 0, V = 0;
-  T* logits = nullptr;                // [rows, V], dense
-  const int32_t* targets = nullptr;   // [rows], -1 is ignored
-  double* loss = nullptr;             // [rows], in nats
+  T* logits = nullptr;               // [rows, V], dense
+  const int32_t* targets = nullptr;  // [rows], -1 is ignored
+  double* loss = nullptr;            // [rows], in nats
   bool backward = false;
   T scale = 1;  // 1 / (number of targets that count)
 };

@@ -70,8 +70,14 @@ struct ModelConfig {
 
   // Fills in the zeros above and checks every rule; the error names the field and the rule.
   Status Resolve();
+  // Of resolved settings.
   Family family() const;
+
+  bool operator==(const ModelConfig&) const = default;
 };
+
+// Numbers in every parameter of a resolved model; a head that shares the embedding counts once.
+int64_t ParameterCount(const ModelConfig& config);
 
 // A named size: minGPT's nine, the teaching sizes femto and pico, nanoGPT's two.
 struct Preset {

@@ -1,0 +1,121 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/fields_text.h"
+#include "cli/command.h"
+#include "inspect/attention_file.h"
+#include "report/format.h"
+#include "tensor/shape.h"
+
+namespace heed {
+namespace {
+
+struct AttentionOutput {
+  std::string out;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("out", self.out, "safetensors file to write");
+  }
+};
+
+std::string Document(const std::string& out, const AttentionCase& attention,
+                     const std::vector<TracedTensor>& traced) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::object();
+  for (const TracedTensor& tensor : traced) tensors[tensor.name] = tensor.shape;
+  const nlohmann::ordered_json json = {
+      {"out", out},
+      {"tensors", std::move(tensors)},
+      {"settings", nlohmann::ordered_json::parse(ToJson(attention.settings))}};
+  // A file's name need not be UTF-8.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string Table(const std::vector<TracedTensor>& traced) {
+  size_t widest = 0;
+  for (const TracedTensor& tensor : traced) {
+    widest = std::max(widest, TextWidth(Printable(tensor.name)));
+  }
+  std::string text;
+  for (const TracedTensor& tensor : traced) {
+    const std::string name = Printable(tensor.name);
+    text += name + std::string(widest + 2 - TextWidth(name), ' ') + ShapeText(tensor.shape) + "\n";
+  }
+  return text;
+}
+
+// "12 query heads on 4 key/value heads of width 64, rope (half, theta 10000) from position 0, ..."
+std::string Summary(const AttentionCase& attention) {
+  const AttentionSettings& s = attention.settings;
+  std::string text = fmt::format(
+      "causal self-attention of {} x {} positions: {} query heads on {} key/value "
+      "heads of width {}",
+      attention.B, attention.T, s.n_head, s.n_kv_head, s.head_dim);
+  if (s.position == Position::kRope) {
+    text += fmt::format(", {} of {} channels rotated ({}, theta {}) from position {}", s.rotary_dim,
+                        s.head_dim, NameOf(s.rope_pairing), s.rope_theta,
+                        s.rope_first_position + attention.P);
+  } else {
+    text += ", nothing rotated";
+  }
+  if (attention.P > 0) text += fmt::format(", behind {} cached positions", attention.P);
+  if (s.window > 0) text += fmt::format(", each seeing {} keys at most", s.window);
+  if (!attention.dy.empty()) text += ", with gradients";
+  return text + fmt::format("; computed in F64, written in {}", NameOf(attention.dtype));
+}
+
+Result<Verdict> RunAttention(Session& session, const std::vector<std::string>& files,
+                             const AttentionSettings& settings, const std::string& out) {
+  if (files.size() != 1) {
+    return BadRequest("FILE", fmt::format("{} files", files.size()),
+                      "one .safetensors or .npz file");
+  }
+  if (out.empty()) return BadRequest("--out", "nothing", "a safetensors file to write");
+  SettingTexts given = TextsOf(settings);
+  std::erase_if(given, [&](const auto& entry) { return !session.options.Given(entry.first); });
+
+  HEED_ASSIGN(const TensorFile file, TensorFile::Open(files[0]));
+  HEED_ASSIGN(const AttentionCase attention, ReadAttentionCase(file, files[0], given));
+  const std::vector<TracedTensor> traced = TraceAttention(attention);
+  HEED_TRY(WriteTrace(out, attention, traced, session.globals.overwrite));
+  HEED_TRY(session.terminal.Document(Document(out, attention, traced)));
+  HEED_TRY(session.terminal.Say(Table(traced) + Printable(out) + ": " + Summary(attention) + "\n"));
+  return Verdict::kDone;
+}
+
+}  // namespace
+
+Command AttentionCommand() {
+  Command command;
+  command.name = "attention";
+  command.summary = "one causal self-attention on given numbers, every intermediate kept";
+  command.explanation =
+      "Reads x [B, T, C] with q_proj.weight, k_proj.weight, v_proj.weight and o_proj.weight as "
+      "torch.nn.Linear has them ([out, in]), or GPT-2's c_attn.weight and c_proj.weight, with "
+      "optional biases; or q [B, H, T, D] with k and v [B, Hkv, T, D]; and, for a chunk behind a "
+      "cache, past_k (already rotated) and past_v [B, Hkv, P, D]. Writes q k v q_rot k_rot scores "
+      "(scaled, -inf where hidden) pattern (0 there) z merged y and, when there is dy, the "
+      "gradients of sum(y * dy) as grad.NAME. Settings that are not given are the file's own: its "
+      "metadata, or numbers and strings of shape [] under the same names.";
+  command.example =
+      "heed attention layer.safetensors --out trace.safetensors\n"
+      "heed attention layer.npz --n-head 4 --n-kv-head 2 --position rope --out trace.safetensors";
+  command.takes_overwrite = true;
+  command.declare = [](Options& options) -> CommandBody {
+    auto files = std::make_shared<std::vector<std::string>>();
+    auto settings = std::make_shared<AttentionSettings>();
+    auto output = std::make_shared<AttentionOutput>();
+    options.BindArguments("FILE", "a .safetensors or .npz file of tensors", files.get());
+    options.Bind("Output", *output);
+    options.Bind("Attention", *settings);
+    return [files, settings, output](Session& session) {
+      return RunAttention(session, *files, *settings, output->out);
+    };
+  };
+  return command;
+}
+
+}  // namespace heed

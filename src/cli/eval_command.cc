@@ -1,0 +1,97 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/mapped_file.h"
+#include "cli/command.h"
+#include "eval/perplexity.h"
+#include "model/folder.h"
+#include "report/format.h"
+
+namespace heed {
+namespace {
+
+struct EvalSettings {
+  std::string separator;
+  bool no_bos = false;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("separator", self.separator, "cuts a file into texts that see nothing of one another");
+    visit("no_bos", self.no_bos, "leave the vocabulary's start token out");
+  }
+};
+
+void CutTexts(std::string_view text, const std::string& separator,
+              std::vector<std::string_view>* texts) {
+  if (separator.empty()) {
+    texts->push_back(text);
+    return;
+  }
+  while (true) {
+    const size_t end = text.find(separator);
+    if (end != 0 && !text.empty()) texts->push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return;
+    text.remove_prefix(end + separator.size());
+  }
+}
+
+Result<Verdict> Run(Session& session, const EvalSettings& settings,
+                    const std::vector<std::string>& arguments) {
+  if (arguments.size() < 2) {
+    return BadRequest("MODEL TEXT...", fmt::format("{} arguments", arguments.size()),
+                      "a model's folder and at least one text file");
+  }
+  HEED_ASSIGN(
+      const LoadedModel loaded,
+      LoadModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels()));
+  if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
+  std::vector<MappedFile> files;
+  std::vector<std::string_view> texts;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    HEED_ASSIGN(MappedFile file, MappedFile::Open(arguments[i]));
+    files.push_back(std::move(file));
+    CutTexts(files.back().text(), settings.separator, &texts);
+  }
+  HEED_ASSIGN(const TextLoss loss,
+              EvaluateTexts(*loaded.model, **loaded.tokenizer, texts, !settings.no_bos));
+  const nlohmann::ordered_json json = {{"loss", loss.loss},
+                                       {"perplexity", loss.perplexity},
+                                       {"bits_per_byte", loss.bits_per_byte},
+                                       {"tokens", loss.tokens},
+                                       {"bytes", loss.bytes},
+                                       {"stride", loss.stride}};
+  HEED_TRY(session.terminal.Document(json.dump(2)));
+  HEED_TRY(session.terminal.Say(fmt::format(
+      "loss {}  perplexity {}  bits per byte {}  over {} tokens of {} in windows of {}\n",
+      FormatFigure(loss.loss), FormatFigure(loss.perplexity), FormatFigure(loss.bits_per_byte),
+      FormatCount(loss.tokens), FormatBytes(static_cast<double>(loss.bytes)), loss.stride)));
+  return Verdict::kDone;
+}
+
+}  // namespace
+
+Command EvalCommand() {
+  Command command;
+  command.name = "eval";
+  command.summary = "loss, perplexity and bits per byte of a model on texts";
+  command.explanation =
+      "Reads the whole text in windows of the model's context that do not overlap. Loss is the "
+      "mean "
+      "negative log-likelihood per token in nats, perplexity its exponential.";
+  command.example =
+      "heed eval runs/first held-out.txt\n"
+      "heed eval runs/first stories.txt --separator \"<|endoftext|>\" --json";
+  command.takes_reference = true;
+  command.declare = [](Options& options) -> CommandBody {
+    auto settings = std::make_shared<EvalSettings>();
+    auto arguments = std::make_shared<std::vector<std::string>>();
+    options.BindArguments("MODEL TEXT...", "a model's folder, then text files", arguments.get());
+    options.Bind("Evaluation", *settings);
+    return [settings, arguments](Session& session) { return Run(session, *settings, *arguments); };
+  };
+  return command;
+}
+
+}  // namespace heed

@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/fields_text.h"
+#include "base/parallel.h"
+#include "cli/command.h"
+#include "model/folder.h"
+#include "report/format.h"
+
+namespace heed {
+namespace {
+
+nlohmann::ordered_json MachineJson() {
+  return {{"version", HEED_VERSION},
+          {"threads", NumThreads()},
+          {"instruction_set", SimdTarget()},
+          {"instruction_sets", SimdTargets()}};
+}
+
+std::string MachineText() {
+  return fmt::format("heed {} on {} threads with {} (of {})\n", HEED_VERSION, NumThreads(),
+                     SimdTarget(), fmt::join(SimdTargets(), ", "));
+}
+
+nlohmann::ordered_json ModelJson(const Gpt& model) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+  for (const Parameter& p : model.parameters().all()) {
+    tensors.push_back({{"name", p.name},
+                       {"axes", p.axes},
+                       {"shape", p.shape},
+                       {"elements", p.elements},
+                       {"group", p.decayed() ? "decay" : "no decay"}});
+  }
+  return {{"model_type", NameOf(model.config().family())},
+          {"config", nlohmann::ordered_json::parse(ToJson(model.config()))},
+          {"parameters", model.parameters().elements()},
+          {"tensors", tensors}};
+}
+
+std::string ModelText(const Gpt& model) {
+  const ModelConfig& c = model.config();
+  std::string text = fmt::format("model_type {}", NameOf(c.family()));
+  ModelConfig::Fields(c, [&](std::string_view name, const auto& value, std::string_view) {
+    text += fmt::format("  {} {}", name, JsonText(value));
+  });
+  std::erase(text, '"');
+  text = Wrap(text, 100, 2) + "\n\n";
+  text += fmt::format("{:<44} {:<10} {:>16} {:>14}  {}\n", "parameter", "axes", "shape", "elements",
+                      "AdamW group");
+  int64_t decayed = 0, plain = 0;
+  for (const Parameter& p : model.parameters().all()) {
+    (p.decayed() ? decayed : plain) += p.elements;
+    text += fmt::format("{:<44} {:<10} {:>16} {:>14}  {}\n", p.name, p.axes,
+                        fmt::format("[{}]", fmt::join(p.shape, ", ")), FormatCount(p.elements),
+                        p.decayed() ? "decay" : "no decay");
+  }
+  return text + fmt::format("\n{} parameters, {}: {} with weight decay, {} without\n",
+                            FormatCount(model.parameters().elements()),
+                            FormatBytes(static_cast<double>(model.parameters().elements()) * 4),
+                            FormatCount(decayed), FormatCount(plain));
+}
+
+Result<Verdict> Run(Session& session, const std::vector<std::string>& arguments) {
+  if (arguments.size() > 1) {
+    return BadRequest("MODEL", fmt::format("{} folders", arguments.size()), "one, or none");
+  }
+  nlohmann::ordered_json json = MachineJson();
+  std::string text = MachineText();
+  if (!arguments.empty()) {
+    HEED_ASSIGN(const LoadedModel loaded, LoadModel(arguments[0], SimdKernels()));
+    json.update(ModelJson(*loaded.model));
+    text += ModelText(*loaded.model);
+    if (loaded.tokenizer) {
+      const Tokenizer& tokenizer = **loaded.tokenizer;
+      json["tokenizer"] = {{"kind", tokenizer.kind()}, {"vocab_size", tokenizer.vocab_size()}};
+      text += fmt::format("vocabulary: {}, {} tokens\n", tokenizer.kind(), tokenizer.vocab_size());
+    } else {
+      text += "vocabulary: " + loaded.tokenizer.error().Message() + "\n";
+    }
+  }
+  HEED_TRY(session.terminal.Document(json.dump(2)));
+  HEED_TRY(session.terminal.Say(text));
+  return Verdict::kDone;
+}
+
+}  // namespace
+
+Command InfoCommand() {
+  Command command;
+  command.name = "info";
+  command.summary = "this machine, and what a model is made of";
+  command.explanation =
+      "Prints the instruction set and threads in use and, for a model's folder, its settings and "
+      "every parameter with its named axes, shape and AdamW group.";
+  command.example = "heed info\nheed info runs/first";
+  command.declare = [](Options& options) -> CommandBody {
+    auto arguments = std::make_shared<std::vector<std::string>>();
+    options.BindArguments("[MODEL]", "a model's folder", arguments.get());
+    return [arguments](Session& session) { return Run(session, *arguments); };
+  };
+  return command;
+}
+
+}  // namespace heed

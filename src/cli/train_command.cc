@@ -1,0 +1,413 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/parallel.h"
+#include "cli/command.h"
+#include "infer/generate.h"
+#include "io/file.h"
+#include "model/folder.h"
+#include "report/format.h"
+#include "train/data_setup.h"
+#include "train/presets.h"
+#include "train/trainer.h"
+
+namespace heed {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.toml";
+// What a run leaves in its folder, besides the model.
+constexpr const char* kRunFiles[] = {"metrics.jsonl",  "samples.json",   "loss.svg", "loss.png",
+                                     "perplexity.svg", "perplexity.png", kConfigFile};
+constexpr const char* kRunFolders[] = {"checkpoint", "best", "nonfinite"};
+// Characters of a sample at an evaluation.
+constexpr int64_t kSampleTokens = 120;
+
+struct TrainInputs {
+  std::vector<std::string> data;
+  std::string out;
+  std::string preset;
+  std::string init;
+  std::string resume;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("out", self.out, "folder of the run");
+    visit("resume", self.resume, "folder of a run to go on with");
+    visit("preset", self.preset, "named size; other options change it");
+    visit("init", self.init, "folder of a model to start from, in place of random weights");
+    visit("data", self.data, "text file or folder, builtin:stories or builtin:adder");
+  }
+};
+
+const std::vector<std::string_view> kModelFields = {
+    "n_layer",    "n_head",   "n_kv_head",  "n_embd",       "head_dim",   "n_inner",
+    "block_size", "position", "rope_theta", "rope_pairing", "rotary_dim", "rope_first_position",
+    "norm",       "norm_eps", "mlp",        "bias",         "tied",       "dropout"};
+
+// All that a run is made from.
+struct TrainSpec {
+  TrainInputs inputs;
+  std::vector<std::string> arguments;
+  ModelConfig model;
+  TrainSettings train;
+  uint64_t seed = 0;
+
+  void Bind(Options& options) {
+    options.BindArguments("[DATA...]", "text files and folders, builtin:stories or builtin:adder",
+                          &arguments);
+    options.Bind("Run", inputs);
+    options.Bind("Model", model, kModelFields);
+    options.Bind("Training", train);
+  }
+
+  std::string Toml() const {
+    std::string text =
+        fmt::format("# heed train --config {} --out NEW\nseed = {}\n", kConfigFile, seed);
+    const std::vector<std::string_view> kept = {"preset", "init", "data"};
+    text += "\n" + ToToml(inputs, kept) + "\n" + ToToml(model, kModelFields) + "\n" + ToToml(train);
+    return text;
+  }
+};
+
+std::atomic<bool> interrupted{false};
+
+// While it lives, the first Ctrl-C asks the run to stop; the second ends the program.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupted = false;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &old_int_);
+    sigaction(SIGTERM, &action, &old_term_);
+  }
+  ~InterruptGuard() {
+    sigaction(SIGINT, &old_int_, nullptr);
+    sigaction(SIGTERM, &old_term_, nullptr);
+  }
+
+ private:
+  struct sigaction old_int_, old_term_;
+};
+
+// Refuses a folder that holds something, or clears it of an earlier run.
+Status PrepareFolder(const std::string& out, bool overwrite) {
+  std::error_code error;
+  if (fs::exists(out, error) && !fs::is_directory(out, error)) {
+    return Fail(ErrorKind::kIo, out, "a file", "a folder, or nothing", "choose another --out");
+  }
+  if (!overwrite && fs::exists(out, error) && !fs::is_empty(out, error)) {
+    return BadRequest(out, "a folder that is not empty", "a new folder",
+                      "give --overwrite to start over, or --resume to go on");
+  }
+  HEED_TRY(MakeFolder(out));
+  for (const char* file : kRunFiles) fs::remove(fs::path(out) / file, error);
+  for (const char* folder : kRunFolders) fs::remove_all(fs::path(out) / folder, error);
+  return {};
+}
+
+std::string OneLine(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return Printable(text);
+}
+
+class TrainRun {
+ public:
+  TrainRun(Session& session, TrainSpec& spec) : session_(session), spec_(spec) {}
+
+  Result<Verdict> Run() {
+    const bool resumed = !spec_.inputs.resume.empty();
+    HEED_TRY(resumed ? PrepareResume() : PrepareNew());
+    HEED_ASSIGN(trainer_, Trainer::Create(model_.get(), *data_.tokenizer, *data_.source,
+                                          spec_.train, spec_.seed, spec_.inputs.out));
+    if (resumed) {
+      HEED_TRY(trainer_->Resume());
+    } else {
+      HEED_TRY(PrepareFolder(spec_.inputs.out, session_.globals.overwrite));
+      const std::string toml = spec_.Toml();
+      const std::string_view piece = toml;
+      HEED_TRY(WriteFileAtomically((fs::path(spec_.inputs.out) / kConfigFile).string(), {&piece, 1},
+                                   /*overwrite=*/true));
+    }
+    Introduce();
+    return Train();
+  }
+
+ private:
+  const Kernels& kernels() const {
+    return session_.globals.reference ? ReferenceKernels() : SimdKernels();
+  }
+
+  Status PrepareNew() {
+    TrainInputs& inputs = spec_.inputs;
+    if (inputs.out.empty()) {
+      return BadRequest("--out", "nothing", "the folder of the run",
+                        "for example --out runs/first");
+    }
+    inputs.data.insert(inputs.data.end(), spec_.arguments.begin(), spec_.arguments.end());
+    spec_.seed = static_cast<uint64_t>(session_.globals.seed);
+    if (!inputs.preset.empty()) {
+      HEED_TRY(ApplyPreset(inputs.preset, &spec_.model, &spec_.train));
+      HEED_TRY(session_.options.Apply());
+    }
+    HEED_TRY(spec_.train.Resolve());
+    std::unique_ptr<Tokenizer> tokenizer;
+    if (!inputs.init.empty()) {
+      for (const std::string_view field : kModelFields) {
+        if (!session_.options.Given(field)) continue;
+        return BadRequest("--init", fmt::format("{} beside it", field), "the model's own sizes");
+      }
+      HEED_ASSIGN(LoadedModel loaded, LoadModel(inputs.init, kernels()));
+      if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
+      tokenizer = std::move(*loaded.tokenizer);
+      model_ = std::move(loaded.model);
+      spec_.model = model_->config();
+    }
+    HEED_TRY(OpenData(std::move(tokenizer)));
+    if (model_ != nullptr) return {};
+    spec_.model.block_size = data_.source->block();
+    spec_.model.vocab_size = data_.tokenizer->vocab_size();
+    HEED_ASSIGN(model_, Gpt::Create(spec_.model, kernels()));
+    spec_.model = model_->config();
+    model_->Initialize(spec_.seed);
+    return {};
+  }
+
+  Status PrepareResume() {
+    const std::string folder = spec_.inputs.resume;
+    const std::string config = (fs::path(folder) / kConfigFile).string();
+    std::error_code error;
+    if (!fs::exists(config, error)) {
+      return Fail(ErrorKind::kIo, folder, "no config.toml", "the folder of a run",
+                  "start one with heed train DATA --out " + folder);
+    }
+    HEED_TRY(AllowOnly({"resume", "max_iters"}, "a resumed run keeps its settings"));
+    if (!spec_.arguments.empty()) {
+      return BadRequest("--resume", "'" + spec_.arguments[0] + "' beside it", "the run's own data");
+    }
+    const bool extend = session_.options.Given("max_iters");
+    const int64_t max_iters = spec_.train.max_iters;
+    TrainSpec saved;
+    GlobalOptions globals;
+    Options options;
+    saved.Bind(options);
+    options.Bind("Everywhere", globals, {"seed"});
+    HEED_TRY(options.Parse({"--config", config}));
+    spec_ = std::move(saved);
+    spec_.seed = static_cast<uint64_t>(globals.seed);
+    spec_.inputs.out = folder;
+    spec_.inputs.resume = folder;
+    HEED_TRY(spec_.train.Resolve());
+    if (extend) spec_.train.max_iters = max_iters;
+    HEED_ASSIGN(LoadedModel loaded, LoadModel(folder, kernels()));
+    if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
+    model_ = std::move(loaded.model);
+    spec_.model = model_->config();
+    return OpenData(std::move(*loaded.tokenizer));
+  }
+
+  Status AllowOnly(std::vector<std::string_view> allowed, const char* why) const {
+    for (const std::string_view global : {"json", "quiet", "threads", "reference"}) {
+      allowed.push_back(global);
+    }
+    const std::string other = session_.options.FirstGivenBut(allowed);
+    if (other.empty()) return {};
+    return BadRequest(other, "given beside --resume", "only --max-iters", why);
+  }
+
+  Status OpenData(std::unique_ptr<Tokenizer> tokenizer) {
+    std::vector<std::string>& paths = spec_.inputs.data;
+    HEED_ASSIGN(data_, OpenTrainingData(paths, std::move(tokenizer), spec_.train.tokenizer,
+                                        spec_.train.val_fraction, spec_.model.block_size, ""));
+    // A run can be resumed from any folder.
+    for (std::string& path : paths) {
+      if (!path.starts_with("builtin:")) path = fs::absolute(path).lexically_normal().string();
+    }
+    if (spec_.train.sample_prompt.empty()) spec_.train.sample_prompt = data_.prompts.front();
+    floor_ = data_.source->loss_floor(spec_.train.eval_iters * spec_.train.batch_size);
+    return {};
+  }
+
+  void Introduce() {
+    const ModelConfig& c = model_->config();
+    session_.terminal.Note(fmt::format(
+        "model     {} parameters: {} layers, {} heads{}, width {}, context {}, vocabulary {}",
+        FormatCount(model_->parameters().elements()), c.n_layer, c.n_head,
+        c.n_kv_head == c.n_head ? "" : fmt::format(" ({} key/value)", c.n_kv_head), c.n_embd,
+        c.block_size, c.vocab_size));
+    session_.terminal.Note(fmt::format("data      {} training and {} held-out tokens",
+                                       FormatCount(data_.source->train_tokens()),
+                                       FormatCount(data_.source->val_tokens())));
+    session_.terminal.Note(fmt::format("expect    a first loss near ln({}) = {}{}", c.vocab_size,
+                                       FormatFigure(std::log(static_cast<double>(c.vocab_size))),
+                                       floor_ ? fmt::format(", and never less than {} held out",
+                                                            FormatFigure(floor_->nats_per_token))
+                                              : ""));
+    session_.terminal.Note(fmt::format("memory    {} planned, {} threads, {}",
+                                       FormatBytes(static_cast<double>(trainer_->planned_bytes())),
+                                       NumThreads(),
+                                       session_.globals.reference ? "reference" : SimdTarget()));
+    if (trainer_->iteration() > 0) {
+      session_.terminal.Note(fmt::format("resume    after {} updates", trainer_->iteration()));
+    }
+  }
+
+  Result<Verdict> Train() {
+    InterruptGuard guard;
+    Progress progress(session_.terminal, "training", "it", spec_.train.max_iters);
+    progress.StartAt(trainer_->iteration());
+    std::vector<Figure> figures;
+    TrainEvents events;
+    events.should_stop = [] { return interrupted.load(); };
+    events.on_iteration = [&](const MetricsRow& row) {
+      figures = {{"loss", FormatFigure(row.train_loss)}};
+      if (val_loss_) figures.push_back({"held out", FormatFigure(*val_loss_)});
+      progress.Update(row.iter, figures);
+    };
+    events.on_evaluation = [&](const MetricsRow& row) {
+      progress.Erase();
+      return ShowEvaluation(row);
+    };
+    HEED_ASSIGN(const TrainOutcome outcome, trainer_->Run(events));
+    if (outcome.stopped) {
+      progress.Erase();
+      session_.terminal.Note(
+          fmt::format("stopped after {} updates; go on with: heed train --resume {}",
+                      trainer_->iteration(), spec_.inputs.out));
+    } else {
+      progress.Finish();
+    }
+    return Report(outcome);
+  }
+
+  Status ShowEvaluation(const MetricsRow& row) {
+    val_loss_ = row.val_loss;
+    std::string line = fmt::format("{:>6}  train {}", row.iter, FormatFigure(row.train_loss));
+    if (row.val_loss) {
+      line += fmt::format("  held out {}  perplexity {}", FormatFigure(*row.val_loss),
+                          FormatFigure(*row.val_perplexity));
+    }
+    if (data_.adder != nullptr) {
+      HEED_ASSIGN(right_, ScoreSums());
+      line += fmt::format("  sums right {}/{}", right_, data_.adder->HeldOut().size());
+    } else {
+      HEED_ASSIGN(const std::string sample, DrawSample());
+      line += "\n        " + sample;
+    }
+    session_.terminal.Note(line);
+    return {};
+  }
+
+  Result<std::string> DrawSample() const {
+    SampleRequest request;
+    HEED_ASSIGN(request.prompt, data_.tokenizer->Encode(spec_.train.sample_prompt));
+    request.sampling.temperature = 0.8;
+    request.seed = spec_.seed;
+    GenerateOptions options;
+    options.max_tokens = kSampleTokens;
+    HEED_ASSIGN(const std::vector<Sample> samples,
+                Generate(*model_, *data_.tokenizer, {&request, 1}, options));
+    const std::string text = OneLine(spec_.train.sample_prompt + samples[0].text);
+    return Wrap(text, 90, 8);
+  }
+
+  // How many held-out sums greedy decoding gets right in every digit.
+  Result<int64_t> ScoreSums() const {
+    const std::vector<AdderBatches::Problem> problems = data_.adder->HeldOut();
+    std::vector<SampleRequest> requests;
+    for (const AdderBatches::Problem& problem : problems) {
+      requests.push_back({problem.prompt, {.temperature = 0}});
+    }
+    GenerateOptions options;
+    options.max_tokens = static_cast<int64_t>(problems.front().answer.size());
+    HEED_ASSIGN(const std::vector<Sample> samples,
+                Generate(*model_, *data_.tokenizer, requests, options));
+    int64_t right = 0;
+    for (size_t i = 0; i < problems.size(); ++i) right += samples[i].tokens == problems[i].answer;
+    return right;
+  }
+
+  Result<Verdict> Report(const TrainOutcome& outcome) {
+    const MetricsRow& last = outcome.last;
+    if (session_.terminal.json()) {
+      nlohmann::ordered_json json = {
+          {"out", spec_.inputs.out},       {"iter", trainer_->iteration()},
+          {"stopped", outcome.stopped},    {"parameters", model_->parameters().elements()},
+          {"train_loss", last.train_loss}, {"perplexity", last.perplexity}};
+      if (val_loss_) {
+        json["val_loss"] = *val_loss_;
+        json["val_perplexity"] = std::exp(*val_loss_);
+        json["best_val_loss"] = outcome.best_val_loss;
+      }
+      if (floor_) {
+        json["val_floor"] = floor_->nats_per_token;
+        json["val_floor_error"] = floor_->standard_error;
+      }
+      if (data_.adder != nullptr) {
+        json["sums_right"] = right_;
+        json["sums"] = data_.adder->HeldOut().size();
+      }
+      json["tokens"] = last.tokens;
+      json["tokens_per_second"] = last.tokens_per_second;
+      json["elapsed_s"] = last.elapsed_s;
+      HEED_TRY(session_.terminal.Document(json.dump(2)));
+      return Verdict::kDone;
+    }
+    std::string text =
+        fmt::format("{}: {} updates in {}, loss {}", spec_.inputs.out, trainer_->iteration(),
+                    FormatDuration(last.elapsed_s), FormatFigure(last.train_loss));
+    if (val_loss_) {
+      text += fmt::format(", held out {} (perplexity {})", FormatFigure(*val_loss_),
+                          FormatFigure(std::exp(*val_loss_)));
+    }
+    HEED_TRY(session_.terminal.Say(text + "\n"));
+    return Verdict::kDone;
+  }
+
+  Session& session_;
+  TrainSpec& spec_;
+  TrainingData data_;
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<Trainer> trainer_;
+  std::optional<LossFloor> floor_;
+  std::optional<double> val_loss_;
+  int64_t right_ = 0;
+};
+
+}  // namespace
+
+Command TrainCommand() {
+  Command command;
+  command.name = "train";
+  command.summary = "train a GPT on text";
+  command.explanation =
+      "Trains from nothing, or from --init MODEL, on text files, folders or a built-in task, and "
+      "leaves a model's folder with its curves (metrics.jsonl), settings (config.toml) and "
+      "checkpoint. The text's tail is held out. Ctrl-C saves; --resume FOLDER goes on as if never "
+      "stopped. Presets: femto, pico, gpt-nano, gpt-micro, gpt-mini, gopher-44m, gpt2 and larger, "
+      "shakespeare-cpu, shakespeare.";
+  command.example =
+      "heed train input.txt --preset shakespeare-cpu --out runs/first\n"
+      "heed train --resume runs/first\n"
+      "heed train builtin:adder --preset gpt-nano --out runs/adder";
+  command.takes_reference = true;
+  command.takes_overwrite = true;
+  command.declare = [](Options& options) -> CommandBody {
+    auto spec = std::make_shared<TrainSpec>();
+    spec->Bind(options);
+    return [spec](Session& session) { return TrainRun(session, *spec).Run(); };
+  };
+  return command;
+}
+
+}  // namespace heed

@@ -1,0 +1,29 @@
+// The loss of a model on whole texts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "model/gpt.h"
+#include "text/tokenizer.h"
+
+namespace heed {
+
+struct TextLoss {
+  double loss = 0;           // nats per predicted token
+  double perplexity = 0;     // exp(loss): of the mean over all tokens
+  double bits_per_byte = 0;  // the whole loss in bits over the bytes of the texts
+  int64_t tokens = 0;        // predicted tokens
+  int64_t bytes = 0;
+  int64_t stride = 0;        // tokens between windows' starts: block_size, so they do not overlap
+};
+
+// Each text is cut into windows of block_size tokens that see nothing of one another; with `bos`
+// and a vocabulary that has a start token, each text begins with it. Without it a text's first
+// token is not predicted. Errors: text outside the vocabulary; nothing to predict.
+Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
+                               std::span<const std::string_view> texts, bool bos);
+
+}  // namespace heed

@@ -1,0 +1,51 @@
+// Small files read whole, and files written so that nobody ever meets half of one.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace heed {
+
+// The whole of a regular file of at most `cap` bytes. Errors: as MappedFile::Open; too large.
+Result<std::string> ReadFile(const std::string& path, size_t cap);
+
+// A file under construction. Bytes go to a hidden file ".NAME.PID-N.heed-tmp" beside `path`, which
+// takes its final name in Commit() and is removed when that is never reached. A killed run leaves
+// at most the hidden file.
+class AtomicFile {
+ public:
+  // Errors (kIo): `path` exists and `overwrite` is false, is a directory or a device; its folder is
+  // missing or not writable.
+  static Result<AtomicFile> Create(const std::string& path, bool overwrite);
+
+  ~AtomicFile();
+  AtomicFile(AtomicFile&& other) noexcept { *this = std::move(other); }
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  // Errors (kIo): no space left, and whatever else the system says.
+  Status Write(std::span<const std::byte> bytes);
+  Status Write(std::string_view text) { return Write(std::as_bytes(std::span(text))); }
+  // Flushes to the disk and renames; without `overwrite` a file that came to be meanwhile is kept
+  // and refused. Called once.
+  Status Commit();
+
+ private:
+  AtomicFile() = default;
+
+  std::string path_;
+  std::string temporary_;  // empty when nothing is left to remove
+  bool overwrite_ = false;
+  int fd_ = -1;
+};
+
+// AtomicFile for pieces that are at hand.
+Status WriteFileAtomically(const std::string& path, std::span<const std::string_view> pieces,
+                           bool overwrite);
+
+}  // namespace heed

@@ -1,0 +1,88 @@
+// Elementary functions on vectors of float, compiled once per instruction set. A multiplication
+// that feeds an addition is written as MulAdd, so that no compiler chooses where to round.
+
+#if defined(HEED_KERNELS_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEED_KERNELS_SIMD_MATH_INL_H_
+#undef HEED_KERNELS_SIMD_MATH_INL_H_
+#else
+#define HEED_KERNELS_SIMD_MATH_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace heed::simd::HWY_NAMESPACE {
+
+// e^x with a relative error below 2^-23. Results below 2^-125.5 are 0, those above the largest
+// float infinity; NaN stays NaN.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::RebindToSigned<D> di;
+  // Comparisons and not Min and Max, which lose NaN on some targets.
+  const V highest = hn::Set(d, 89.0f), lowest = hn::Set(d, -87.33f);
+  x = hn::IfThenElse(hn::Gt(x, highest), highest, x);
+  x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 · 2^23 rounds n to an integer in the low bits
+  // of the sum; the 126 makes these the biased exponent of 2^(n-1). ln 2 is split so that n times
+  // its upper part is exact.
+  const V magic = hn::Set(d, 0x1.8p23f + 126);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.442695041f), magic);
+  const V n = hn::Sub(shifted, magic);
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  // 2 e^r: minimax of degree 6 with the first two terms exact, relative error 3.1e-9. It is doubled
+  // so that the power of two that is left, 2^(n-1), is a float for every finite result.
+  V p = hn::Set(d, 0x1.6a2434p-9f);
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.1239e2p-6f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.5558f2p-4f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.555492p-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.fffffcp-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.0f));
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+}
+
+// 1 / (1 + e^-x), to a few ulp however small.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Sigmoid(D d, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const V one = hn::Set(d, 1.0f);
+  return hn::Div(one, hn::Add(one, Exp(d, hn::Neg(x))));
+}
+
+// The tanh form of GELU (Hendrycks, Gimpel 2016) is x·sigmoid(2u) with u = sqrt(2/pi)·(x +
+// 0.044715 x³), because (1 + tanh u) / 2 = sigmoid(2u); this keeps the digits of the left tail.
+inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
+inline constexpr float kGeluCubic = 0.07135481282691803f;  // 2 sqrt(2/pi) · 0.044715
+
+// y = gelu(x) and dy = gelu'(x) = s + x·s·(1 - s)·(2u)', s = sigmoid(2u).
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE void GeluWithDerivative(D d, V x, V& y, V& dy) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const V one = hn::Set(d, 1.0f), x2 = hn::Mul(x, x);
+  const V slope = hn::NegMulAdd(hn::Set(d, kGeluCubic), x2, hn::Set(d, -kGeluLinear));
+  const V e = Exp(d, hn::Mul(x, slope));  // e^-2u
+  const V s = hn::Div(one, hn::Add(one, e));
+  y = hn::Mul(x, s);
+  // 1 - s = e·s. Where e and x² are bounded s·(1 - s) is 0: the bounds keep 0 · infinity away.
+  const V one_minus_s = hn::Mul(hn::Min(e, hn::Set(d, 0x1p126f)), s);
+  const V bounded = hn::Min(x2, hn::Set(d, 1e4f));
+  const V derivative = hn::MulAdd(hn::Set(d, 3 * kGeluCubic), bounded, hn::Set(d, kGeluLinear));
+  dy = hn::MulAdd(hn::Mul(y, one_minus_s), derivative, s);
+}
+
+// The y of GeluWithDerivative, to the bit.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Gelu(D d, V x) {
+  V y, dy;
+  GeluWithDerivative(d, x, y, dy);
+  return y;
+}
+
+}  // namespace heed::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEED_KERNELS_SIMD_MATH_INL_H_

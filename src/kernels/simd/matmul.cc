@@ -1,0 +1,424 @@
+// Packed panels and register tiles after Goto, van de Geijn, "Anatomy of high-performance matrix
+// multiplication" (2008), and Van Zee, van de Geijn, "BLIS" (2015). There is one inner kernel: it
+// continues kRows x kWidth chains of multiply-adds over some range of k. Large products run it on
+// packed copies of A and B; products with few rows, bound by reading B, run it on B where it lies.
+#include "kernels/simd/matmul.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/simd/matmul.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "base/buffer.h"
+#include "base/parallel.h"
+#include "kernels/simd/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heed::simd::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+constexpr int kLanes = hn::MaxLanes(D());
+constexpr int kVectors = 2;
+constexpr int kWidth = kVectors * kLanes;
+// As many as the registers hold: 32 with AVX-512, else 16. Every height from 4 up reaches the
+// arithmetic ceiling; the tallest reads the least.
+constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
+// Distance of the columns of a packed panel of A.
+constexpr int kPanelRows = (kRows + kLanes - 1) / kLanes * kLanes;
+
+constexpr int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// The first min(n, kLanes) numbers at p, the rest 0; nothing beyond them is read.
+HWY_INLINE V LoadFirst(const float* HWY_RESTRICT p, int64_t n) {
+  const D d;
+  if (n >= kLanes) return hn::LoadU(d, p);
+#if HWY_TARGET <= HWY_AVX2
+  return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+#else
+  float lanes[kLanes] = {};
+  std::memcpy(lanes, p, n * sizeof(float));
+  return hn::LoadU(d, lanes);
+#endif
+}
+
+HWY_INLINE void StoreFirst(V v, float* HWY_RESTRICT p, int64_t n) {
+  const D d;
+  if (n >= kLanes) {
+    hn::StoreU(v, d, p);
+  } else {
+    hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+  }
+}
+
+struct TileArgs {
+  int64_t K = 0;
+  const float* a = nullptr;  // [rows, K]; a_row and a_col are those of a packed panel if kPacked
+  int64_t a_row = 0, a_col = 0;
+  const float* b = nullptr;  // [K, kVec vectors], whole vectors
+  int64_t b_row = 0;
+  const float* init = nullptr;  // what the chains start from: [rows, kVec vectors], or null for 0
+  int64_t init_row = 0;
+  float* out = nullptr;  // may be init
+  int64_t out_row = 0;
+};
+
+template <int kTileRows, int kVec, bool kPacked>
+void Tile(const TileArgs& args) {
+  const D d;
+  const float* a = args.a;
+  const float* b = args.b;
+  const int64_t a_row = kPacked ? 1 : args.a_row, a_col = kPacked ? kPanelRows : args.a_col;
+  const int64_t b_row = args.b_row;
+  V sum[kTileRows][kVec];
+#pragma GCC unroll 16
+  for (int i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) sum[i][j] = hn::Zero(d);
+  }
+  if (args.init != nullptr) {
+    const float* init = args.init;
+#pragma GCC unroll 16
+    for (int i = 0; i < kTileRows; ++i, init += args.init_row) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kVec; ++j) sum[i][j] = hn::LoadU(d, init + j * kLanes);
+    }
+  }
+  for (int64_t k = args.K; k > 0; --k) {
+    V bk[kVec];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) bk[j] = hn::LoadU(d, b + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kTileRows; ++i) {
+      const V ai = hn::Set(d, a[i * a_row]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVec; ++j) sum[i][j] = hn::MulAdd(ai, bk[j], sum[i][j]);
+    }
+    a += a_col;
+    b += b_row;
+  }
+  float* out = args.out;
+#pragma GCC unroll 16
+  for (int i = 0; i < kTileRows; ++i, out += args.out_row) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) hn::StoreU(sum[i][j], d, out + j * kLanes);
+  }
+}
+
+using TileFunction = void (*)(const TileArgs&);
+
+template <bool kPacked, size_t... kIndex>
+constexpr auto MakeTiles(std::index_sequence<kIndex...>) {
+  return std::array<TileFunction, sizeof...(kIndex)>{
+      &Tile<kIndex / kVectors + 1, kIndex % kVectors + 1, kPacked>...};
+}
+
+template <bool kPacked>
+void RunTile(int64_t rows, int64_t vectors, const TileArgs& args) {
+  static constexpr auto kTiles = MakeTiles<kPacked>(std::make_index_sequence<kRows * kVectors>());
+  kTiles[(rows - 1) * kVectors + vectors - 1](args);
+}
+
+// Four rows of `lines`, at k .. k+3, become four vectors along the lines: out[q] = lines[.][k + q].
+#if HWY_TARGET != HWY_SCALAR
+HWY_INLINE void Transpose4(const float* const* HWY_RESTRICT lines, int64_t k, V* HWY_RESTRICT out) {
+  const D d;
+  const hn::Repartition<double, D> pairs;
+  const auto iota = hn::Iota(d, 0.0f);
+  V v[4];
+  // Block j of v[i] holds line 4j + i: the loads move the blocks, so that the rest stays in lanes.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    v[i] = hn::LoadDup128(d, lines[i] + k);
+#pragma GCC unroll 4
+    for (int j = 1; j < kLanes / 4; ++j) {
+      v[i] = hn::IfThenElse(hn::Ge(iota, hn::Set(d, 4.0f * j)),
+                            hn::LoadDup128(d, lines[4 * j + i] + k), v[i]);
+    }
+  }
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, v[0], v[1]));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v[2], v[3]));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[0], v[1]));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[2], v[3]));
+  out[0] = hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23));
+  out[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23));
+  out[2] = hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23));
+  out[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23));
+}
+#endif
+
+// panel[k][n] = src[n·step + k·k_step] for n < count, k < K; one of the steps is 1. The panel's
+// rows have `width` numbers, whole vectors; those from `count` on are finite or copies of others.
+void Pack(const float* src, int64_t step, int64_t k_step, int64_t count, int64_t K, int64_t width,
+          float* HWY_RESTRICT panel) {
+  const D d;
+  if (step == 1) {
+    for (int64_t k = 0; k < K; ++k) {
+      for (int64_t n = 0; n < width; n += kLanes) {
+        const V v = n < count ? LoadFirst(src + k * k_step + n, count - n) : hn::Zero(d);
+        hn::StoreU(v, d, panel + k * width + n);
+      }
+    }
+    return;
+  }
+  for (int64_t n = 0; n < width; n += kLanes) {
+    const float* lines[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) lines[i] = src + std::min(n + i, count - 1) * step;
+    float* to = panel + n;
+    int64_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+    for (; k + 4 <= K; k += 4) {
+      V v[4];
+      Transpose4(lines, k, v);
+      for (int q = 0; q < 4; ++q) hn::StoreU(v[q], d, to + (k + q) * width);
+    }
+#endif
+    for (; k < K; ++k) {
+      for (int64_t i = 0; i < kLanes; ++i) to[k * width + i] = lines[i][k];
+    }
+  }
+}
+
+// Writes c (and aux) from the finished chains `sums` of rows i0.. and columns j0.. .
+void Finish(const MatmulArgs<>& args, const float* sums, int64_t sums_row, int64_t i0, int64_t rows,
+            int64_t j0, int64_t columns) {
+  const D d;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      const int64_t n = columns - j, at = (i0 + i) * args.ldc + j0 + j;
+      V sum = hn::LoadU(d, sums + i * sums_row + j);
+      if (args.bias != nullptr) sum = hn::Add(sum, LoadFirst(args.bias + j0 + j, n));
+      if (args.residual != nullptr) sum = hn::Add(sum, LoadFirst(args.residual + at, n));
+      if (args.epilogue == Epilogue::kGelu) {
+        StoreFirst(Gelu(d, sum), args.aux + at, n);
+      } else if (args.epilogue == Epilogue::kGeluBackward) {
+        V y, dy;
+        GeluWithDerivative(d, LoadFirst(args.aux + at, n), y, dy);
+        StoreFirst(y, args.aux + at, n);
+        sum = hn::Mul(sum, dy);
+      }
+      StoreFirst(sum, args.c + at, n);
+    }
+  }
+}
+
+void LoadC(const MatmulArgs<>& args, float* sums, int64_t sums_row, int64_t i0, int64_t rows,
+           int64_t j0, int64_t columns) {
+  const D d;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* c = args.c + (i0 + i) * args.ldc + j0;
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      hn::StoreU(LoadFirst(c + j, columns - j), d, sums + i * sums_row + j);
+    }
+  }
+}
+
+// Below this much work it costs more to call the team than to do it alone.
+constexpr double kInlineFlops = 3e5;
+
+template <class Body>
+void Run(double flops, int64_t pieces, const Body& body) {
+  if (flops >= kInlineFlops) return ParallelFor(pieces, body);
+  for (int64_t piece = 0; piece < pieces; ++piece) body(piece);
+}
+
+// ---- Products on packed copies.
+
+constexpr int64_t kMaxDepth = 1024;               // of a block of K
+constexpr int64_t kMaxPanels = int64_t{1} << 20;  // floats of packed A, and of packed B: 4 MiB
+constexpr int64_t kPieceRows = 4 * kRows;
+constexpr int64_t kPieceColumns = 2 * kWidth;
+
+// The part of the product at hand: C [i0.., j0..] over k0.. .
+struct Block {
+  int64_t i0, M, j0, N, k0, K;
+  bool first, last;  // of the blocks of K
+  float* a;          // panels [M / kRows][K][kPanelRows]
+  float* b;          // panels [N / kWidth][K][kWidth]
+};
+
+void PackPanel(const MatmulArgs<>& args, const Block& block, int64_t piece) {
+  const int64_t a_panels = (block.M + kRows - 1) / kRows;
+  if (piece < a_panels) {
+    const int64_t i = piece * kRows;
+    Pack(args.a + (block.i0 + i) * args.a_row + block.k0 * args.a_col, args.a_row, args.a_col,
+         std::min<int64_t>(kRows, block.M - i), block.K, kPanelRows,
+         block.a + piece * kPanelRows * block.K);
+  } else {
+    const int64_t j = (piece - a_panels) * kWidth;
+    Pack(args.b + block.k0 * args.b_row + (block.j0 + j) * args.b_col, args.b_col, args.b_row,
+         std::min<int64_t>(kWidth, block.N - j), block.K, kWidth, block.b + j * block.K);
+  }
+}
+
+void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t j) {
+  alignas(64) float sums[kRows * kWidth];
+  const int64_t rows = std::min<int64_t>(kRows, block.M - i);
+  const int64_t columns = std::min<int64_t>(kWidth, block.N - j);
+  const int64_t i0 = block.i0 + i, j0 = block.j0 + j;
+  const bool plain =
+      args.bias == nullptr && args.residual == nullptr && args.epilogue == Epilogue::kNone;
+  float* c = args.c + i0 * args.ldc + j0;
+  TileArgs tile;
+  tile.K = block.K;
+  tile.a = block.a + i / kRows * kPanelRows * block.K;
+  tile.b = block.b + j * block.K;
+  tile.b_row = kWidth;
+  const bool in_place = columns == kWidth && (plain || !block.last);
+  tile.out = in_place ? c : sums;
+  tile.out_row = in_place ? args.ldc : kWidth;
+  if (!block.first || args.accumulate) {
+    if (!in_place) LoadC(args, sums, kWidth, i0, rows, j0, columns);
+    tile.init = tile.out;
+    tile.init_row = tile.out_row;
+  }
+  RunTile<true>(rows, (columns + kLanes - 1) / kLanes, tile);
+  if (in_place) return;
+  MatmulArgs<> finish = args;
+  if (!block.last) {
+    finish.bias = finish.residual = nullptr;
+    finish.epilogue = Epilogue::kNone;
+  }
+  Finish(finish, sums, kWidth, i0, rows, j0, columns);
+}
+
+void ComputePiece(const MatmulArgs<>& args, const Block& block, int64_t piece) {
+  const int64_t down = (block.M + kPieceRows - 1) / kPieceRows;
+  const int64_t i0 = piece % down * kPieceRows, j0 = piece / down * kPieceColumns;
+  for (int64_t j = j0; j < std::min(j0 + kPieceColumns, block.N); j += kWidth) {
+    for (int64_t i = i0; i < std::min(i0 + kPieceRows, block.M); i += kRows) {
+      ComputeTile(args, block, i, j);
+    }
+  }
+}
+
+// At least `floats` floats of this thread's own, kept for the next call; null when there are none.
+float* Scratch(int64_t floats) {
+  thread_local Buffer buffer;
+  if (buffer.size() < floats * sizeof(float)) {
+    buffer = Buffer();
+    buffer = Buffer(floats * sizeof(float));
+  }
+  return buffer.floats();
+}
+
+// False when there is no memory for the panels.
+bool PackedMatmul(const MatmulArgs<>& args) {
+  const auto [M, N, K] = std::array{args.M, args.N, args.K};
+  // c holds the unfinished sums between blocks of K, but a residual may be c itself.
+  const int64_t blocks = args.residual != nullptr ? 1 : (K + kMaxDepth - 1) / kMaxDepth;
+  const int64_t depth = (K + blocks - 1) / blocks;
+  const int64_t most = std::max<int64_t>(kMaxPanels / depth, 4 * kPieceColumns);
+  const int64_t height = std::min(RoundUp(M, kRows), most / kRows * kRows);
+  const int64_t width = std::min(RoundUp(N, kWidth), most / kWidth * kWidth);
+  float* a = Scratch((height / kRows * kPanelRows + width) * depth);
+  if (a == nullptr) return false;
+  Block block;
+  block.a = a;
+  block.b = a + height / kRows * kPanelRows * depth;
+  for (block.j0 = 0; block.j0 < N; block.j0 += width) {
+    block.N = std::min(width, N - block.j0);
+    for (block.k0 = 0; block.k0 < K; block.k0 += depth) {
+      block.K = std::min(depth, K - block.k0);
+      block.first = block.k0 == 0;
+      block.last = block.k0 + block.K == K;
+      for (block.i0 = 0; block.i0 < M; block.i0 += height) {
+        block.M = std::min(height, M - block.i0);
+        const double flops = 2.0 * block.M * block.N * block.K;
+        const int64_t a_panels = (block.M + kRows - 1) / kRows;
+        const int64_t b_panels = block.i0 == 0 ? (block.N + kWidth - 1) / kWidth : 0;
+        Run(flops, a_panels + b_panels, [&](int64_t piece) { PackPanel(args, block, piece); });
+        Run(flops,
+            RoundUp(block.M, kPieceRows) / kPieceRows *
+                (RoundUp(block.N, kPieceColumns) / kPieceColumns),
+            [&](int64_t piece) { ComputePiece(args, block, piece); });
+      }
+    }
+  }
+  return true;
+}
+
+// ---- Products on A and B where they lie.
+
+constexpr int64_t kDirectSums = 4096;
+constexpr int64_t kDirectColumns = 8 * kWidth;
+constexpr int64_t kDirectDepth = 64;
+constexpr int64_t kDirectRows = 8 < kRows ? 8 : kRows;  // of a tile: more would spill addresses
+
+void DirectPiece(const MatmulArgs<>& args, int64_t i0, int64_t rows, int64_t j0, int64_t columns) {
+  alignas(64) float sums[kDirectSums];
+  alignas(64) float strip[kDirectDepth * kWidth];
+  TileArgs tile;
+  tile.a_row = args.a_row;
+  tile.a_col = args.a_col;
+  tile.out_row = tile.init_row = RoundUp(columns, kLanes);
+  if (args.accumulate) LoadC(args, sums, tile.out_row, i0, rows, j0, columns);
+  bool first = !args.accumulate;
+  int64_t k = 0;
+  do {
+    tile.K = std::min(kDirectDepth, args.K - k);
+    for (int64_t j = 0; j < columns; j += kWidth) {
+      const int64_t n = std::min<int64_t>(kWidth, columns - j);
+      const int64_t vectors = (n + kLanes - 1) / kLanes;
+      tile.b = args.b + k * args.b_row + (j0 + j) * args.b_col;
+      tile.b_row = args.b_row;
+      if (args.b_col != 1 || n % kLanes != 0) {
+        Pack(tile.b, args.b_col, args.b_row, n, tile.K, vectors * kLanes, strip);
+        tile.b = strip;
+        tile.b_row = vectors * kLanes;
+      }
+      for (int64_t i = 0; i < rows; i += kDirectRows) {
+        tile.a = args.a + (i0 + i) * args.a_row + k * args.a_col;
+        tile.out = sums + i * tile.out_row + j;
+        tile.init = first ? nullptr : tile.out;
+        RunTile<false>(std::min(kDirectRows, rows - i), vectors, tile);
+      }
+    }
+    first = false;
+    k += tile.K;
+  } while (k < args.K);
+  Finish(args, sums, tile.out_row, i0, rows, j0, columns);
+}
+
+void DirectMatmul(const MatmulArgs<>& args) {
+  // B is read along its rows: wide pieces where these are rows of k, one strip where of j.
+  const int64_t width = std::min<int64_t>(args.N, args.b_col == 1 ? kDirectColumns : kWidth);
+  const int64_t height =
+      std::min(args.M, kDirectSums / RoundUp(width, kLanes) / kDirectRows * kDirectRows);
+  const int64_t across = (args.N + width - 1) / width, down = (args.M + height - 1) / height;
+  Run(2.0 * args.M * args.N * args.K, across * down, [&](int64_t piece) {
+    const int64_t i = piece / across * height, j = piece % across * width;
+    DirectPiece(args, i, std::min(height, args.M - i), j, std::min(width, args.N - j));
+  });
+}
+
+}  // namespace
+
+void MatmulTarget(const MatmulArgs<>& args) {
+  if (args.M <= 0 || args.N <= 0) return;
+  if (args.M > 2 * kRows && args.N * args.K > 4096 && PackedMatmul(args)) return;
+  DirectMatmul(args);
+}
+
+}  // namespace heed::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace heed::simd {
+
+HWY_EXPORT(MatmulTarget);
+
+void Matmul(const MatmulArgs<>& args) { HWY_DYNAMIC_DISPATCH(MatmulTarget)(args); }
+
+}  // namespace heed::simd
+#endif  // HWY_ONCE

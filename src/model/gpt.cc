@@ -1,0 +1,197 @@
+#include "model/gpt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.h"
+
+namespace heed {
+namespace {
+
+// Dropout sites: 0 is the embedding, then three for each block.
+uint32_t BlockSite(int64_t layer) { return static_cast<uint32_t>(1 + 3 * layer); }
+
+}  // namespace
+
+Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kernels) {
+  HEED_TRY(config.Resolve());
+  std::unique_ptr<Gpt> model(new Gpt(config, kernels));
+  if (config.position == Position::kRope) {
+    model->rope_ = RopeTable(config.block_size, config.rotary_dim, config.rope_theta,
+                             config.rope_first_position);
+  }
+  model->embedding_ = {config.n_embd, config.vocab_size};
+  if (config.position == Position::kSinusoidal) {
+    model->embedding_.sinusoidal = SinusoidalTable(config.block_size, config.n_embd);
+  }
+  if (config.family() == Family::kLlama) {
+    model->AddLlamaLayers();
+  } else {
+    model->AddGpt2Layers();
+  }
+  HEED_TRY(model->parameters_.Allocate());
+  return model;
+}
+
+Block Gpt::NewBlock(int64_t layer) const {
+  Block block;
+  block.attention = {config_.n_embd, config_.n_head, config_.n_kv_head, config_.head_dim};
+  block.attention.rope = config_.position == Position::kRope ? &rope_ : nullptr;
+  block.attention.interleaved = config_.rope_pairing == RopePairing::kInterleaved;
+  block.attention.dropout_site = BlockSite(layer);
+  block.mlp = {config_.n_embd, config_.n_inner, config_.mlp == MlpKind::kSwiglu};
+  block.mlp.dropout_site = BlockSite(layer) + 2;
+  return block;
+}
+
+// GPT-2's names and [in, out] weights, for its family and for every mix of parts.
+void Gpt::AddGpt2Layers() {
+  const ModelConfig& c = config_;
+  const bool rms = c.norm == NormKind::kRmsNorm;
+  const int64_t C = c.n_embd;
+  embedding_.wte = parameters_.Add("wte.weight", "V C", {c.vocab_size, C}, Init::kNormal);
+  if (c.position == Position::kLearned) {
+    embedding_.wpe = parameters_.Add("wpe.weight", "T C", {c.block_size, C}, Init::kNormal);
+  }
+  const auto linear = [&](const std::string& name, int64_t in, int64_t out, Init init) {
+    return Linear::Add(&parameters_, name, in, out, /*out_in=*/false, c.bias, init);
+  };
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const std::string h = fmt::format("h.{}.", i);
+    Block block = NewBlock(i);
+    Attention& a = block.attention;
+    block.norm_1 = Norm::Add(&parameters_, h + "ln_1", C, rms, c.norm_eps, c.bias);
+    a.qkv = {linear(h + "attn.c_attn", C, a.qkv_width(), Init::kNormal)};
+    a.proj = linear(h + "attn.c_proj", a.q_width(), C, Init::kResidual);
+    block.norm_2 = Norm::Add(&parameters_, h + "ln_2", C, rms, c.norm_eps, c.bias);
+    block.mlp.fc = linear(h + "mlp.c_fc", C, c.n_inner, Init::kNormal);
+    if (block.mlp.swiglu) block.mlp.gate = linear(h + "mlp.c_gate", C, c.n_inner, Init::kNormal);
+    block.mlp.proj = linear(h + "mlp.c_proj", c.n_inner, C, Init::kResidual);
+    blocks_.push_back(std::move(block));
+  }
+  head_ = {C, c.vocab_size, Norm::Add(&parameters_, "ln_f", C, rms, c.norm_eps, c.bias)};
+  head_.weight = c.tied
+                     ? embedding_.wte
+                     : parameters_.Add("lm_head.weight", "V C", {c.vocab_size, C}, Init::kNormal);
+}
+
+// Llama's names and [out, in] weights.
+void Gpt::AddLlamaLayers() {
+  const ModelConfig& c = config_;
+  const int64_t C = c.n_embd;
+  embedding_.wte =
+      parameters_.Add("model.embed_tokens.weight", "V C", {c.vocab_size, C}, Init::kNormal);
+  const auto linear = [&](const std::string& name, int64_t in, int64_t out, Init init) {
+    return Linear::Add(&parameters_, name, in, out, /*out_in=*/true, /*bias=*/false, init);
+  };
+  const auto norm = [&](const std::string& name) {
+    return Norm::Add(&parameters_, name, C, /*rms=*/true, c.norm_eps, /*bias=*/false);
+  };
+  for (int64_t i = 0; i < c.n_layer; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    Block block = NewBlock(i);
+    Attention& a = block.attention;
+    block.norm_1 = norm(layer + "input_layernorm");
+    a.qkv = {linear(layer + "self_attn.q_proj", C, a.q_width(), Init::kNormal),
+             linear(layer + "self_attn.k_proj", C, a.kv_width(), Init::kNormal),
+             linear(layer + "self_attn.v_proj", C, a.kv_width(), Init::kNormal)};
+    a.proj = linear(layer + "self_attn.o_proj", a.q_width(), C, Init::kResidual);
+    block.norm_2 = norm(layer + "post_attention_layernorm");
+    block.mlp.gate = linear(layer + "mlp.gate_proj", C, c.n_inner, Init::kNormal);
+    block.mlp.fc = linear(layer + "mlp.up_proj", C, c.n_inner, Init::kNormal);
+    block.mlp.proj = linear(layer + "mlp.down_proj", c.n_inner, C, Init::kResidual);
+    blocks_.push_back(std::move(block));
+  }
+  head_ = {C, c.vocab_size, norm("model.norm")};
+  head_.weight = c.tied
+                     ? embedding_.wte
+                     : parameters_.Add("lm_head.weight", "V C", {c.vocab_size, C}, Init::kNormal);
+}
+
+void Gpt::Initialize(uint64_t seed) {
+  constexpr double kDeviation = 0.02;
+  constexpr int64_t kPiece = 1 << 16;
+  const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(config_.n_layer));
+  uint32_t index = 0;
+  for (Parameter& p : parameters_.all()) {
+    const RandomKey key{seed, 0, kInitStream + index++};
+    if (p.init == Init::kZeros || p.init == Init::kOnes) {
+      std::fill_n(p.data, p.elements, p.init == Init::kOnes ? 1.0f : 0.0f);
+      continue;
+    }
+    const double deviation = p.init == Init::kResidual ? residual : kDeviation;
+    ParallelFor((p.elements + kPiece - 1) / kPiece, [&](int64_t piece) {
+      const int64_t end = std::min(p.elements, (piece + 1) * kPiece);
+      for (int64_t i = piece * kPiece; i < end; ++i) {
+        p.data[i] = static_cast<float>(deviation * RandomNormal(key, static_cast<uint64_t>(i)));
+      }
+    });
+  }
+}
+
+Pass Gpt::NewPass(int64_t B, int64_t T) const {
+  Pass pass;
+  pass.kernels = kernels_;
+  pass.B = B;
+  pass.T = T;
+  pass.dropout = config_.dropout;
+  return pass;
+}
+
+const float* Gpt::Forward(const Pass& pass, const int32_t* tokens, Activations* activations,
+                          std::span<const KeyValueCache> caches) const {
+  embedding_.Forward(pass, tokens, activations->embedded_);
+  const float* x = activations->embedded_;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    blocks_[i].Forward(pass, x, activations->blocks_[i], activations->scratch_,
+                       caches.empty() ? nullptr : &caches[i]);
+    x = activations->blocks_[i].output;
+  }
+  return x;
+}
+
+void Gpt::Logits(const Pass& pass, const float* x, int64_t rows, Activations* activations,
+                 float* logits) const {
+  head_.Logits(pass, x, rows, activations->head_, logits);
+}
+
+double Gpt::Loss(const Pass& pass, const int32_t* tokens, const int32_t* targets,
+                 Activations* activations) const {
+  return head_.Loss(pass, Forward(pass, tokens, activations), targets, activations->head_);
+}
+
+double Gpt::LossAndBackward(const Pass& pass, const int32_t* tokens, const int32_t* targets,
+                            float scale, Activations* activations) {
+  const float* x = Forward(pass, tokens, activations);
+  float* dx = activations->dx_;
+  const double loss = head_.LossAndBackward(pass, x, targets, scale, activations->head_, dx);
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    const float* input = i == 0 ? activations->embedded_ : activations->blocks_[i - 1].output;
+    blocks_[i].Backward(pass, input, activations->blocks_[i], activations->scratch_, dx);
+  }
+  // A tied table already holds the head's gradient.
+  Parameter* wte = embedding_.wte;
+  if (!config_.tied && !pass.accumulate) std::fill_n(wte->grad, wte->elements, 0.0f);
+  embedding_.Backward(pass, tokens, dx);
+  return loss;
+}
+
+Result<std::unique_ptr<Activations>> Activations::Create(const Gpt& model, int64_t B, int64_t T,
+                                                         bool training) {
+  std::unique_ptr<Activations> a(new Activations(training));
+  const int64_t C = model.config().n_embd;
+  a->plan_.Add(&a->embedded_, "embedded", "residual", "B T C", {B, T, C}, Lifetime::kSaved);
+  a->blocks_.resize(model.blocks_.size());
+  for (size_t i = 0; i < model.blocks_.size(); ++i) {
+    model.blocks_[i].PlanState(&a->plan_, fmt::format("h.{}", i), B, T, &a->blocks_[i],
+                               &a->scratch_);
+  }
+  model.head_.PlanState(&a->plan_, B, T, &a->head_);
+  if (training) a->plan_.Add(&a->dx_, "dx", "dx", "B T C", {B, T, C}, Lifetime::kScratch);
+  HEED_TRY(a->plan_.Allocate());
+  return a;
+}
+
+}  // namespace heed

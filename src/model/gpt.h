@@ -1,0 +1,96 @@
+// A GPT: token embedding, blocks, head, as its ModelConfig says. The parameters are the model;
+// everything that a pass writes lives in an Activations, so one model serves several at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/config.h"
+#include "nn/block.h"
+#include "nn/embedding.h"
+#include "nn/head.h"
+#include "tensor/parameters.h"
+#include "tensor/plan.h"
+
+namespace heed {
+
+class Gpt;
+
+// The memory of passes over at most B sequences of T positions.
+class Activations {
+ public:
+  // With `training`, backward is possible. Error: not enough memory.
+  static Result<std::unique_ptr<Activations>> Create(const Gpt& model, int64_t B, int64_t T,
+                                                     bool training);
+  const Plan& plan() const { return plan_; }
+
+ private:
+  friend class Gpt;
+  explicit Activations(bool training) : plan_(training) {}
+
+  Plan plan_;
+  float* embedded_ = nullptr;  // [B, T, C]
+  float* dx_ = nullptr;        // [B, T, C]; training
+  std::vector<Block::State> blocks_;
+  Block::Scratch scratch_;
+  Head::State head_;
+};
+
+class Gpt {
+ public:
+  // `config` is resolved here (see ModelConfig::Resolve). Parameters are zero until Initialize or
+  // a loader fills them.
+  static Result<std::unique_ptr<Gpt>> Create(ModelConfig config, const Kernels& kernels);
+  Gpt(const Gpt&) = delete;
+  Gpt& operator=(const Gpt&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const Kernels& kernels() const { return *kernels_; }
+  ParameterSet& parameters() { return parameters_; }
+  const ParameterSet& parameters() const { return parameters_; }
+
+  // GPT-2's initialisation: normal 0.02, projections into the residual stream scaled by
+  // 1 / sqrt(2 · n_layer), gains 1, biases 0.
+  void Initialize(uint64_t seed);
+
+  // A pass without dropout over B sequences of T positions at position 0, to be adjusted.
+  Pass NewPass(int64_t B, int64_t T) const;
+
+  // Runs the blocks on tokens [B, T], each in [0, vocab_size); with caches (one for each layer),
+  // behind the positions that they hold. Returns the residual stream [B, T, C] before the head.
+  const float* Forward(const Pass& pass, const int32_t* tokens, Activations* activations,
+                       std::span<const KeyValueCache> caches = {}) const;
+  // logits [rows, V] of the given rows [rows, C] of the residual stream.
+  void Logits(const Pass& pass, const float* x, int64_t rows, Activations* activations,
+              float* logits) const;
+  // The sum over targets [B, T] that are not -1 of -log p(target), in nats.
+  double Loss(const Pass& pass, const int32_t* tokens, const int32_t* targets,
+              Activations* activations) const;
+  // The same, and the gradients of `scale` times it in every Parameter::grad (added to those there
+  // when pass.accumulate). Needs AllocateGradients and training activations.
+  double LossAndBackward(const Pass& pass, const int32_t* tokens, const int32_t* targets,
+                         float scale, Activations* activations);
+
+  const std::vector<Block>& blocks() const { return blocks_; }
+
+ private:
+  friend class Activations;
+  Gpt(ModelConfig config, const Kernels& kernels) : config_(config), kernels_(&kernels) {}
+  void AddGpt2Layers();
+  void AddLlamaLayers();
+  Block NewBlock(int64_t layer) const;
+
+  ModelConfig config_;
+  const Kernels* kernels_;
+  ParameterSet parameters_;
+  RopeTable rope_;
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  Head head_;
+};
+
+}  // namespace heed

@@ -1,0 +1,57 @@
+#include "nn/mlp.h"
+
+#include "nn/residual.h"
+
+namespace heed {
+
+void Mlp::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T, State* state,
+                    Scratch* scratch) const {
+  plan->Add(&state->fc, name + ".fc", "mlp.fc", "B T inner", {B, T, inner}, Lifetime::kSaved);
+  if (swiglu) {
+    plan->Add(&state->gate, name + ".gate", "mlp.gate", "B T inner", {B, T, inner},
+              Lifetime::kSaved);
+  }
+  plan->Add(&scratch->h, name + ".h", "mlp.h", "B T inner", {B, T, inner}, Lifetime::kScratch);
+  if (plan->training()) {
+    plan->Add(&scratch->dh, name + ".dh", "mlp.dh", "B T inner", {B, T, inner}, Lifetime::kScratch);
+  }
+}
+
+void Mlp::Forward(const Pass& pass, const float* x, const State& state, const Scratch& scratch,
+                  const float* residual, float* y) const {
+  const int64_t rows = pass.rows();
+  if (swiglu) {
+    gate.Forward(pass, x, rows, {state.gate, inner});
+    fc.Forward(pass, x, rows, {state.fc, inner});
+    pass.kernels->swiglu_forward({rows * inner, state.gate, state.fc, scratch.h});
+  } else {
+    fc.Forward(pass, x, rows, {state.fc, inner, nullptr, Epilogue::kGelu, scratch.h});
+  }
+  ProjectToResidual(pass, proj, dropout_site, scratch.h, residual, y);
+}
+
+void Mlp::BackwardActivation(const Pass& pass, const State& state, const Scratch& scratch,
+                             const float* dy) const {
+  const int64_t rows = pass.rows();
+  if (swiglu) {
+    proj.BackwardInput(pass, dy, C, rows, scratch.dh);
+    pass.kernels->swiglu_backward({rows * inner, state.gate, state.fc, scratch.h, scratch.dh});
+    proj.BackwardWeight(pass, scratch.h, dy, C, rows);
+  } else {
+    proj.BackwardInput(pass, dy, C, rows, scratch.dh, /*accumulate=*/false, state.fc);
+    proj.BackwardWeight(pass, state.fc, dy, C, rows);
+  }
+}
+
+void Mlp::BackwardInput(const Pass& pass, const float* x, const State& state,
+                        const Scratch& scratch, float* dx) const {
+  const int64_t rows = pass.rows();
+  const float* dfc = swiglu ? state.fc : scratch.dh;
+  fc.BackwardWeight(pass, x, dfc, inner, rows);
+  fc.BackwardInput(pass, dfc, inner, rows, dx);
+  if (!swiglu) return;
+  gate.BackwardWeight(pass, x, state.gate, inner, rows);
+  gate.BackwardInput(pass, state.gate, inner, rows, dx, /*accumulate=*/true);
+}
+
+}  // namespace heed

@@ -1,0 +1,54 @@
+#include "nn/norm.h"
+
+namespace heed {
+
+Norm Norm::Add(ParameterSet* parameters, const std::string& name, int64_t C, bool rms, double eps,
+               bool bias) {
+  Norm norm{C, rms, eps};
+  norm.gain = parameters->Add(name + ".weight", "C", {C}, Init::kOnes);
+  if (bias && !rms) norm.bias = parameters->Add(name + ".bias", "C", {C}, Init::kZeros);
+  return norm;
+}
+
+void Norm::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T,
+                     State* state) const {
+  if (!rms) {
+    plan->Add(&state->mean, name + ".mean", "norm.mean", "B T", {B, T}, Lifetime::kSaved);
+  }
+  plan->Add(&state->rstd, name + ".rstd", "norm.rstd", "B T", {B, T}, Lifetime::kSaved);
+}
+
+NormArgs<> Norm::Args(const float* x, int64_t rows, const State& state) const {
+  NormArgs<> args{rows, C, eps, rms, x, gain->data};
+  args.bias = bias == nullptr ? nullptr : bias->data;
+  args.mean = state.mean;
+  args.rstd = state.rstd;
+  return args;
+}
+
+void Norm::Forward(const Pass& pass, const float* x, int64_t rows, const State& state,
+                   float* y) const {
+  NormArgs<> args = Args(x, rows, state);
+  args.y = y;
+  pass.kernels->norm_forward(args);
+}
+
+void Norm::Recompute(const Pass& pass, const float* x, int64_t rows, const State& state,
+                     float* y) const {
+  NormArgs<> args = Args(x, rows, state);
+  args.y = y;
+  pass.kernels->norm_apply(args);
+}
+
+void Norm::Backward(const Pass& pass, const float* x, int64_t rows, const State& state,
+                    const float* dy, float* dx) const {
+  NormArgs<> args = Args(x, rows, state);
+  args.dy = dy;
+  args.dx = dx;
+  args.dgain = gain->grad;
+  args.dbias = bias == nullptr ? nullptr : bias->grad;
+  args.accumulate = pass.accumulate;
+  pass.kernels->norm_backward(args);
+}
+
+}  // namespace heed

@@ -1,0 +1,59 @@
+// AdamW (Loshchilov, Hutter 2019) over a ParameterSet, with clipping by the global gradient norm.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "kernels/kernels.h"
+#include "tensor/parameters.h"
+
+namespace heed {
+
+struct AdamwSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0.1;  // on tensors of two and more dimensions only
+  double grad_clip = 1.0;     // largest gradient norm; 0 leaves gradients alone
+};
+
+class Adamw {
+ public:
+  // Moments start at zero. `parameters` must outlive this. Error: not enough memory.
+  static Result<std::unique_ptr<Adamw>> Create(ParameterSet* parameters);
+
+  // One update from the gradients, given their norm (see GradientNorm).
+  void Step(const Kernels& kernels, const AdamwSettings& settings, double learning_rate,
+            double gradient_norm);
+
+  int64_t steps() const { return steps_; }  // updates so far
+  void set_steps(int64_t steps) { steps_ = steps; }
+  float* m(const Parameter& p) { return moments_.floats() + p.offset; }
+  float* v(const Parameter& p) { return m(p) + parameters_->block_elements(); }
+
+ private:
+  explicit Adamw(ParameterSet* parameters) : parameters_(parameters) {}
+
+  ParameterSet* parameters_;
+  Buffer moments_;  // m, then v, each laid out as the parameters
+  int64_t steps_ = 0;
+};
+
+// The square root of the sum of squares of all gradients, summed in a fixed order.
+double GradientNorm(const Kernels& kernels, const ParameterSet& parameters);
+
+// Linear warm-up, then a cosine from learning_rate down to min_lr at lr_decay_iters, min_lr after
+// (nanoGPT's schedule). Iterations count from 0.
+struct Schedule {
+  double learning_rate = 1e-3;
+  double min_lr = 1e-4;
+  int64_t warmup_iters = 100;
+  int64_t lr_decay_iters = 2000;
+
+  double At(int64_t iteration) const;
+};
+
+}  // namespace heed

@@ -1,0 +1,60 @@
+#include "tensor/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace heed {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // floats in 64 bytes
+
+int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+int64_t PlannedTensor::elements() const {
+  int64_t n = 1;
+  for (int64_t size : shape) n *= size;
+  return n;
+}
+
+void Plan::Add(float** data, const std::string& name, std::string_view key, std::string_view axes,
+               std::vector<int64_t> shape, Lifetime lifetime) {
+  PlannedTensor tensor{name, std::string(axes), std::move(shape), lifetime, 0};
+  const int64_t elements = Padded(tensor.elements());
+  const bool own = lifetime == Lifetime::kSaved && training_;
+  const auto [entry, fresh] =
+      shared_.try_emplace(own ? name : std::string(key), block_elements_.size());
+  if (fresh) block_elements_.push_back(0);
+  tensor.block = entry->second;
+  block_elements_[tensor.block] = std::max(block_elements_[tensor.block], elements);
+  tensors_.push_back(std::move(tensor));
+  targets_.push_back(data);
+}
+
+size_t Plan::bytes() const {
+  int64_t elements = 0;
+  for (int64_t n : block_elements_) elements += n;
+  return static_cast<size_t>(elements) * sizeof(float);
+}
+
+Status Plan::Allocate() {
+  buffer_ = Buffer(bytes());
+  if (buffer_.data() == nullptr && bytes() > 0) {
+    return Fail(ErrorKind::kRequest, "memory",
+                fmt::format("{:.1f} MiB of activations that the system does not give",
+                            static_cast<double>(bytes()) / (1 << 20)),
+                "", "use a smaller --batch-size or --block-size");
+  }
+  std::vector<float*> starts;
+  float* at = buffer_.floats();
+  for (int64_t n : block_elements_) {
+    starts.push_back(at);
+    at += n;
+  }
+  for (size_t i = 0; i < tensors_.size(); ++i) *targets_[i] = starts[tensors_[i].block];
+  return {};
+}
+
+}  // namespace heed

@@ -1,0 +1,64 @@
+// The memory of a pass, planned before it runs: layers declare every tensor they touch by name,
+// named axes and shape; one block then holds them all, and its size is known before a byte is
+// allocated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/status.h"
+
+namespace heed {
+
+enum class Lifetime {
+  kSaved,    // one for each layer when training: kept from forward to backward
+  kScratch,  // shared by all layers that declare the same key
+};
+
+struct PlannedTensor {
+  std::string name;
+  std::string axes;  // named axes, e.g. "B T C"
+  std::vector<int64_t> shape;
+  Lifetime lifetime;
+  size_t block;  // which memory block it views
+
+  int64_t elements() const;
+};
+
+class Plan {
+ public:
+  // With `training`, saved tensors keep memory of their own; otherwise they are scratch too.
+  explicit Plan(bool training) : training_(training) {}
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  bool training() const { return training_; }
+
+  // Declares a float32 tensor; *data points to its memory once Allocate has run. Scratch (and, in
+  // inference, saved) tensors of one key share memory, at the largest size declared.
+  void Add(float** data, const std::string& name, std::string_view key, std::string_view axes,
+           std::vector<int64_t> shape, Lifetime lifetime);
+
+  // The size of the whole block.
+  size_t bytes() const;
+  // Allocates, zero-filled, and sets every pointer. Error: not enough memory.
+  Status Allocate();
+
+  const std::vector<PlannedTensor>& tensors() const { return tensors_; }
+  // The memory of tensors()[i].
+  const float* data(size_t i) const { return *targets_[i]; }
+
+ private:
+  bool training_;
+  std::vector<PlannedTensor> tensors_;
+  std::vector<float**> targets_;
+  std::vector<int64_t> block_elements_;
+  std::unordered_map<std::string, size_t> shared_;  // key -> block
+  Buffer buffer_;
+};
+
+}  // namespace heed

@@ -1,0 +1,28 @@
+#include "text/tokenizer.h"
+
+namespace heed {
+
+std::string Tokenizer::Decode(std::span<const int32_t> ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < vocab_size()) text += TokenBytes(id);
+  }
+  return text;
+}
+
+uint64_t Tokenizer::Fingerprint() const {
+  uint64_t hash = 0xCBF29CE484222325;
+  const auto add_byte = [&hash](uint8_t byte) { hash = (hash ^ byte) * 0x100000001B3; };
+  const auto add_number = [&add_byte](uint64_t number) {
+    for (int i = 0; i < 8; ++i) add_byte(static_cast<uint8_t>(number >> (8 * i)));
+  };
+  for (int64_t id = 0; id < vocab_size(); ++id) {
+    const std::string_view bytes = TokenBytes(static_cast<int32_t>(id));
+    add_number(bytes.size());
+    for (const char byte : bytes) add_byte(static_cast<uint8_t>(byte));
+  }
+  add_number(static_cast<uint64_t>(bos().value_or(-1)));
+  return hash;
+}
+
+}  // namespace heed

@@ -1,0 +1,67 @@
+// The settings of a training run; their names are nanoGPT's where it has one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/status.h"
+#include "optim/adamw.h"
+
+namespace heed {
+
+struct TrainSettings {
+  std::vector<std::string> data;  // files, folders, or one builtin:NAME
+  std::string tokenizer = "char";
+  double val_fraction = 0.1;
+  int64_t batch_size = 12;
+  int64_t grad_accum = 1;
+  int64_t max_iters = 2000;
+  double learning_rate = 1e-3;
+  double min_lr = -1;  // -1: a tenth of learning_rate
+  int64_t warmup_iters = 100;
+  int64_t lr_decay_iters = 0;  // 0: max_iters
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0.1;
+  double grad_clip = 1.0;
+  int64_t eval_interval = 250;
+  int64_t eval_iters = 20;
+  int64_t log_interval = 10;
+  int64_t checkpoint_interval = 0;  // 0: eval_interval
+  std::string sample_prompt;
+  bool overfit_batch = false;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("tokenizer", self.tokenizer, "char, byte, or a tokenizer.json");
+    visit("val_fraction", self.val_fraction, "share of the text's tail that is held out");
+    visit("batch_size", self.batch_size, "sequences in a batch");
+    visit("grad_accum", self.grad_accum, "batches whose gradients make one update");
+    visit("max_iters", self.max_iters, "updates");
+    visit("learning_rate", self.learning_rate, "largest learning rate");
+    visit("min_lr", self.min_lr, "learning rate at the end; a tenth of learning_rate if not given");
+    visit("warmup_iters", self.warmup_iters, "updates over which the learning rate rises");
+    visit("lr_decay_iters", self.lr_decay_iters,
+          "update at which min_lr is reached; max_iters if 0");
+    visit("beta1", self.beta1, "AdamW's decay of the first moment");
+    visit("beta2", self.beta2, "AdamW's decay of the second moment");
+    visit("weight_decay", self.weight_decay, "on tensors of two and more dimensions");
+    visit("grad_clip", self.grad_clip, "largest gradient norm; 0 for none");
+    visit("eval_interval", self.eval_interval, "updates between evaluations");
+    visit("eval_iters", self.eval_iters, "batches of the held-out text in an evaluation");
+    visit("log_interval", self.log_interval, "updates between lines of metrics.jsonl");
+    visit("checkpoint_interval", self.checkpoint_interval,
+          "updates between checkpoints; eval_interval if 0");
+    visit("sample_prompt", self.sample_prompt, "text to continue at each evaluation");
+    visit("overfit_batch", self.overfit_batch, "train on the first batch alone");
+  }
+
+  // Fills in the defaults above that depend on others and checks every range.
+  Status Resolve();
+  AdamwSettings adamw() const { return {beta1, beta2, 1e-8, weight_decay, grad_clip}; }
+  Schedule schedule() const { return {learning_rate, min_lr, warmup_iters, lr_decay_iters}; }
+};
+
+}  // namespace heed

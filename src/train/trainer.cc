@@ -1,0 +1,312 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "io/file.h"
+#include "io/safetensors.h"
+#include "model/folder.h"
+
+namespace heed {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Inside(const std::string& folder, const char* name) {
+  return (fs::path(folder) / name).string();
+}
+
+int64_t CountTargets(const Batch& batch) {
+  return std::count_if(batch.targets.begin(), batch.targets.end(),
+                       [](int32_t target) { return target >= 0; });
+}
+
+// Appends lines to metrics.jsonl; each reaches the system as a whole.
+class MetricsFile {
+ public:
+  static Result<MetricsFile> Open(const std::string& path, const char* mode) {
+    MetricsFile file;
+    file.path_ = path;
+    file.file_.reset(std::fopen(path.c_str(), mode));
+    if (!file.file_) return Fail(ErrorKind::kIo, path, std::strerror(errno), "a writable file");
+    return file;
+  }
+  Status Append(const MetricsRow& row) {
+    const std::string line = MetricsLine(row);
+    if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
+        std::fflush(file_.get()) != 0) {
+      return Fail(ErrorKind::kIo, path_, std::strerror(errno), "room for a line",
+                  "free some space and go on with --resume");
+    }
+    return {};
+  }
+
+ private:
+  struct Close {
+    void operator()(FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<FILE, Close> file_;
+};
+
+// Keeps the rows of metrics.jsonl that lie before `iteration`: a run that was killed may have
+// logged more than its checkpoint holds.
+Status DropRowsFrom(const std::string& path, int64_t iteration) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return {};
+  HEED_ASSIGN(const std::vector<MetricsRow> rows, ReadMetrics(path));
+  std::string text;
+  for (const MetricsRow& row : rows) {
+    if (row.iter < iteration) text += MetricsLine(row);
+  }
+  const std::string_view piece = text;
+  return WriteFileAtomically(path, {&piece, 1}, /*overwrite=*/true);
+}
+
+// Index of the first number that is not finite, or -1.
+int64_t FirstNonFinite(const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(x[i])) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+uint64_t DataFingerprint(const BatchSource& source) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  mix(static_cast<uint64_t>(source.train_tokens()));
+  mix(static_cast<uint64_t>(source.val_tokens()));
+  constexpr int64_t kRows = 64;
+  Batch batch;
+  source.TrainBatch(0, 0, kRows, &batch);
+  for (int32_t token : batch.tokens) mix(static_cast<uint64_t>(token));
+  const int64_t windows = std::min(kRows, source.ValWindows());
+  if (windows > 0) {
+    source.ValBatch(0, windows, windows, &batch);
+    for (int32_t token : batch.tokens) mix(static_cast<uint64_t>(token));
+  }
+  return hash;
+}
+
+Trainer::Trainer(Gpt* model, const Tokenizer& tokenizer, const BatchSource& source,
+                 const TrainSettings& settings, uint64_t seed, const std::string& folder)
+    : model_(model),
+      tokenizer_(tokenizer),
+      source_(source),
+      settings_(settings),
+      folder_(folder),
+      batches_(static_cast<size_t>(settings.grad_accum)) {
+  state_.seed = seed;
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& tokenizer,
+                                                 const BatchSource& source,
+                                                 const TrainSettings& settings, uint64_t seed,
+                                                 const std::string& folder) {
+  std::unique_ptr<Trainer> trainer(new Trainer(model, tokenizer, source, settings, seed, folder));
+  trainer->state_.data_fingerprint = DataFingerprint(source);
+  HEED_TRY(model->parameters().AllocateGradients());
+  HEED_ASSIGN(trainer->adamw_, Adamw::Create(&model->parameters()));
+  HEED_ASSIGN(trainer->activations_,
+              Activations::Create(*model, settings.batch_size, source.block(), /*training=*/true));
+  return trainer;
+}
+
+size_t Trainer::planned_bytes() const {
+  const auto parameters = static_cast<size_t>(model_->parameters().block_elements());
+  return 4 * parameters * sizeof(float) + activations_->plan().bytes();
+}
+
+Status Trainer::Resume() {
+  HEED_ASSIGN(const TrainState saved, LoadCheckpoint(folder_, model_, adamw_.get()));
+  if (saved.data_fingerprint != state_.data_fingerprint) {
+    return BadRequest(folder_, "a run on other data", "the text that it was started on",
+                      "put that text back, or train with --init on the new one");
+  }
+  state_ = saved;
+  elapsed_before_ = saved.elapsed_s;
+  return DropRowsFrom(Inside(folder_, "metrics.jsonl"), state_.iteration);
+}
+
+double Trainer::Elapsed() const {
+  return elapsed_before_ +
+         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+double Trainer::ComputeGradients() {
+  const int64_t step = settings_.overfit_batch ? 0 : state_.iteration;
+  int64_t targets = 0;
+  for (int64_t a = 0; a < settings_.grad_accum; ++a) {
+    source_.TrainBatch(state_.seed, step, settings_.batch_size, &batches_[a],
+                       a * settings_.batch_size);
+    targets += CountTargets(batches_[a]);
+  }
+  double loss = 0;
+  for (int64_t a = 0; a < settings_.grad_accum; ++a) {
+    const Batch& batch = batches_[a];
+    Pass pass = model_->NewPass(batch.B, batch.T);
+    pass.training = true;
+    pass.accumulate = a > 0;
+    pass.seed = state_.seed;
+    pass.step = static_cast<uint32_t>(state_.iteration * settings_.grad_accum + a);
+    loss += model_->LossAndBackward(pass, batch.tokens.data(), batch.targets.data(),
+                                    1.0f / static_cast<float>(targets), activations_.get());
+  }
+  gradient_norm_ = GradientNorm(model_->kernels(), model_->parameters());
+  return loss / static_cast<double>(targets);
+}
+
+double Trainer::Evaluate() {
+  const int64_t B = settings_.batch_size;
+  const int64_t windows = std::min(source_.ValWindows(), settings_.eval_iters * B);
+  Batch batch;
+  double loss = 0;
+  int64_t targets = 0;
+  for (int64_t first = 0; first < windows; first += B) {
+    source_.ValBatch(first, std::min(B, windows - first), windows, &batch);
+    const Pass pass = model_->NewPass(batch.B, batch.T);
+    loss += model_->Loss(pass, batch.tokens.data(), batch.targets.data(), activations_.get());
+    targets += CountTargets(batch);
+  }
+  return loss / static_cast<double>(targets);
+}
+
+Status Trainer::RecordEvaluation(MetricsRow* row, const TrainEvents& events) {
+  if (source_.ValWindows() > 0) {
+    row->val_loss = Evaluate();
+    row->val_perplexity = std::exp(*row->val_loss);
+    if (*row->val_loss < state_.best_val_loss) {
+      state_.best_val_loss = *row->val_loss;
+      if (state_.iteration > 0) {
+        HEED_TRY(SaveModel(Inside(folder_, "best"), *model_, &tokenizer_, /*overwrite=*/true));
+      }
+    }
+  }
+  row->elapsed_s = Elapsed();
+  if (events.on_evaluation) return events.on_evaluation(*row);
+  return {};
+}
+
+std::string Trainer::DescribeNonFinite(double loss) {
+  for (const Parameter& p : model_->parameters().all()) {
+    const int64_t i = FirstNonFinite(p.data, p.elements);
+    if (i >= 0) return fmt::format("parameter {} at index {} is {}", p.name, i, p.data[i]);
+  }
+  if (!std::isfinite(loss)) {
+    // Backward has used some activations up: run the pass that went wrong once more.
+    for (int64_t a = 0; a < settings_.grad_accum; ++a) {
+      const Batch& batch = batches_[a];
+      Pass pass = model_->NewPass(batch.B, batch.T);
+      pass.training = true;
+      pass.seed = state_.seed;
+      pass.step = static_cast<uint32_t>(state_.iteration * settings_.grad_accum + a);
+      model_->Forward(pass, batch.tokens.data(), activations_.get());
+      const Plan& plan = activations_->plan();
+      for (size_t t = 0; t < plan.tensors().size(); ++t) {
+        const PlannedTensor& tensor = plan.tensors()[t];
+        if (tensor.lifetime != Lifetime::kSaved) continue;
+        const int64_t i = FirstNonFinite(plan.data(t), tensor.elements());
+        if (i < 0) continue;
+        return fmt::format("activation {} at index {} is {}", tensor.name, i, plan.data(t)[i]);
+      }
+    }
+    return fmt::format("the loss is {}", loss);
+  }
+  for (const Parameter& p : model_->parameters().all()) {
+    const int64_t i = FirstNonFinite(p.grad, p.elements);
+    if (i >= 0) return fmt::format("gradient of {} at index {} is {}", p.name, i, p.grad[i]);
+  }
+  return fmt::format("the gradient norm is {}", gradient_norm_);
+}
+
+Status Trainer::CheckFinite(double loss) {
+  if (std::isfinite(loss) && std::isfinite(gradient_norm_)) return {};
+  const std::string what = DescribeNonFinite(loss);
+  const std::string folder = Inside(folder_, "nonfinite");
+  HEED_TRY(SaveModel(folder, *model_, &tokenizer_, /*overwrite=*/true));
+  const std::string batch_path = Inside(folder, "batch.safetensors");
+  const Batch& batch = batches_.front();
+  const std::vector<int64_t> shape = {batch.B, batch.T};
+  const std::vector<TensorToWrite> tensors = {
+      {"tokens", DType::kI32, shape, batch.tokens.data()},
+      {"targets", DType::kI32, shape, batch.targets.data()}};
+  HEED_TRY(WriteSafetensors(batch_path, tensors,
+                            {{"step", fmt::format("{}", state_.iteration)}, {"found", what}},
+                            /*overwrite=*/true));
+  return Fail(ErrorKind::kNumeric, fmt::format("step {}", state_.iteration), what,
+              "a finite number",
+              fmt::format("replay it with: heed logits {} --tokens-file {} --grad --out replay"
+                          ".safetensors; a smaller --learning-rate often helps",
+                          folder, batch_path));
+}
+
+Status Trainer::Save() {
+  state_.elapsed_s = Elapsed();
+  HEED_TRY(SaveCheckpoint(folder_, *model_, adamw_.get(), state_));
+  return SaveModel(folder_, *model_, &tokenizer_, /*overwrite=*/true);
+}
+
+Result<TrainOutcome> Trainer::Run(const TrainEvents& events) {
+  start_ = std::chrono::steady_clock::now();
+  HEED_ASSIGN(MetricsFile metrics, MetricsFile::Open(Inside(folder_, "metrics.jsonl"),
+                                                     state_.iteration == 0 ? "w" : "a"));
+  const int64_t tokens_per_iteration =
+      settings_.batch_size * settings_.grad_accum * source_.block();
+  const Schedule schedule = settings_.schedule();
+  TrainOutcome outcome;
+  double training_s = 0;  // without evaluations and checkpoints, since the last row
+  int64_t trained = 0;    // iterations in it
+  while (true) {
+    const int64_t i = state_.iteration;
+    const bool last = i >= settings_.max_iters;
+    const bool stop = events.should_stop && events.should_stop();
+    if (i % settings_.checkpoint_interval == 0 || last || stop) HEED_TRY(Save());
+    if (stop && !last) {
+      outcome.stopped = true;
+      break;
+    }
+    const double before = Elapsed();
+    const double loss = ComputeGradients();
+    HEED_TRY(CheckFinite(loss));
+    MetricsRow row;
+    row.iter = i;
+    row.tokens = i * tokens_per_iteration;
+    row.train_loss = loss;
+    row.perplexity = std::exp(loss);
+    row.lr = schedule.At(i);
+    row.grad_norm = gradient_norm_;
+    training_s += Elapsed() - before;
+    ++trained;
+    row.tokens_per_second = static_cast<double>(trained * tokens_per_iteration) / training_s;
+    row.elapsed_s = Elapsed();
+    const bool evaluate = i % settings_.eval_interval == 0 || last;
+    if (evaluate) {
+      // The pass above used the activations up; the gradients are untouched.
+      HEED_TRY(RecordEvaluation(&row, events));
+    }
+    if (events.on_iteration) events.on_iteration(row);
+    if (evaluate || i % settings_.log_interval == 0) {
+      HEED_TRY(metrics.Append(row));
+      training_s = 0;
+      trained = 0;
+    }
+    outcome.last = row;
+    if (last) break;
+    const double update = Elapsed();
+    adamw_->Step(model_->kernels(), settings_.adamw(), row.lr, gradient_norm_);
+    training_s += Elapsed() - update;
+    ++state_.iteration;
+  }
+  outcome.best_val_loss = state_.best_val_loss;
+  return outcome;
+}
+
+}  // namespace heed
