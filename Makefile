@@ -14,7 +14,6 @@ build: configure
 run: build
 	@build/heed train builtin:stories --preset shakespeare-cpu --out $(DEMO) --overwrite
 	@build/heed plot $(DEMO) --overwrite
-	@build/heed plot $(DEMO) --metric perplexity --out $(DEMO)/perplexity.svg --overwrite
 	@build/heed generate $(DEMO) $(DEMO_SAMPLES)
 	@build/heed generate $(DEMO) $(DEMO_SAMPLES) --json --quiet >$(DEMO)/samples.json
 	@tools/next_steps.sh $(DEMO)

@@ -238,7 +238,6 @@ class TrainRun {
       if (!path.starts_with("builtin:")) path = fs::absolute(path).lexically_normal().string();
     }
     if (spec_.train.sample_prompt.empty()) spec_.train.sample_prompt = DefaultPrompt();
-    floor_ = data_.batches->loss_floor(spec_.train.eval_iters * spec_.train.batch_size);
     return {};
   }
 
@@ -260,11 +259,12 @@ class TrainRun {
     session_.terminal.Note(fmt::format("data      {} training and {} held-out tokens",
                                        FormatCount(data_.batches->train_tokens()),
                                        FormatCount(data_.batches->val_tokens())));
-    session_.terminal.Note(fmt::format("expect    a first loss near ln({}) = {}{}", c.vocab_size,
-                                       FormatFigure(std::log(static_cast<double>(c.vocab_size))),
-                                       floor_ ? fmt::format(", and never less than {} held out",
-                                                            FormatFigure(floor_->nats_per_token))
-                                              : ""));
+    session_.terminal.Note(
+        fmt::format("expect    a first loss near ln({}) = {}{}", c.vocab_size,
+                    FormatFigure(std::log(static_cast<double>(c.vocab_size))),
+                    trainer_->floor() ? fmt::format(", and never less than {} held out",
+                                                    FormatFigure(trainer_->floor()->nats_per_token))
+                                      : ""));
     session_.terminal.Note(fmt::format("memory    {} planned, {} threads, {}",
                                        FormatBytes(static_cast<double>(trainer_->planned_bytes())),
                                        NumThreads(),
@@ -361,9 +361,9 @@ class TrainRun {
         json["val_perplexity"] = std::exp(*val_loss_);
         json["best_val_loss"] = outcome.best_val_loss;
       }
-      if (floor_) {
-        json["val_floor"] = floor_->nats_per_token;
-        json["val_floor_error"] = floor_->standard_error;
+      if (trainer_->floor()) {
+        json["val_floor"] = trainer_->floor()->nats_per_token;
+        json["val_floor_error"] = trainer_->floor()->standard_error;
       }
       if (adder_ != nullptr) {
         json["sums_right"] = right_;
@@ -392,7 +392,6 @@ class TrainRun {
   const AdderBatches* adder_ = nullptr;  // when the task is addition: it can be scored
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<Trainer> trainer_;
-  std::optional<LossFloor> floor_;
   std::optional<double> val_loss_;
   int64_t right_ = 0;
 };
