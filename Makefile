@@ -6,14 +6,14 @@ CCACHE := $(shell command -v ccache)
 .PHONY: build run test check bench clean setup configure
 
 build: configure
-	@cmake --build --preset release --target heed -- --quiet -j $$(tools/jobs.sh)
+	@tools/build.sh heed
 	@echo "build/heed is ready: try build/heed --help"
 
 run: build
 	@$(DEMO)
 
 test: configure
-	@cmake --build --preset release -- --quiet -j $$(tools/jobs.sh)
+	@tools/build.sh
 	@tools/run_tests.sh
 
 check: configure

@@ -4,7 +4,7 @@
 set -eu
 
 packages="g++ cmake ninja-build pkg-config
-  libfmt-dev libexpected-dev nlohmann-json3-dev libhwy-dev libcli11-dev libtomlplusplus-dev
+  libfmt-dev libexpected-dev nlohmann-json3-dev libhwy-dev libcli11-dev libtomlplusplus-dev zlib1g-dev
   libgtest-dev libgmock-dev librapidcheck-dev
   gnuplot-nox"
 if [ "${1:-}" = check ]; then
