@@ -22,9 +22,10 @@ struct PlotSettings {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("out", self.out, "picture to write, FILE.svg or FILE.png");
-    visit("metric", self.metric, "what --out and the terminal show");
+    visit("metric", self.metric, "what --out shows; the terminal shows both unless it is given");
     visit("x", self.x, "the horizontal axis");
-    visit("floor", self.floor, "a loss to draw as a line, in nats per token");
+    visit("floor", self.floor,
+          "a loss to draw as a line, in nats per token; the text's own if known");
   }
 };
 
@@ -93,6 +94,21 @@ Result<std::vector<RunCurve>> ReadRuns(const std::vector<std::string>& names) {
   return runs;
 }
 
+// The floor that was asked for, or the one that all runs share.
+std::optional<double> FloorOf(const PlotSettings& settings, const std::vector<RunCurve>& runs) {
+  if (!std::isnan(settings.floor)) return settings.floor;
+  std::optional<double> shared;
+  for (const RunCurve& run : runs) {
+    std::optional<double> floor;
+    for (const MetricsRow& row : run.rows) {
+      if (row.val_floor) floor = row.val_floor;
+    }
+    if (!floor || (shared && *shared != *floor)) return std::nullopt;
+    shared = floor;
+  }
+  return shared;
+}
+
 Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
   if (settings.runs.empty()) {
     return BadRequest("heed plot", "no run", "the folder of one",
@@ -101,13 +117,16 @@ Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
   const std::vector<PictureFile> outputs = Outputs(settings);
   HEED_TRY(CheckOutputs(outputs, session.globals.overwrite));
   HEED_ASSIGN(const std::vector<RunCurve> runs, ReadRuns(settings.runs));
-  PlotRequest request{settings.metric, settings.x, std::nullopt};
-  if (!std::isnan(settings.floor)) request.floor = settings.floor;
+  PlotRequest request{settings.metric, settings.x, FloorOf(settings, runs)};
 
   Terminal& terminal = session.terminal;
   TextPlotStyle style{.utf8 = LocaleIsUtf8(), .colour = terminal.out_has_colour()};
   if (terminal.out_is_terminal()) style.width = std::min(style.width, terminal.width());
-  HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
+  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
+    if (session.options.Given("metric") && metric != settings.metric) continue;
+    request.metric = metric;
+    HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
+  }
   for (const PictureFile& output : outputs) {
     request.metric = output.metric;
     HEED_TRY(WritePicture(MakePicture(runs, request), output.path, session.globals.overwrite));

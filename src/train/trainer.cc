@@ -113,6 +113,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& to
                                                  const std::string& folder) {
   std::unique_ptr<Trainer> trainer(new Trainer(model, tokenizer, source, settings, seed, folder));
   trainer->state_.data_fingerprint = DataFingerprint(source);
+  trainer->floor_ = source.loss_floor(settings.eval_iters * settings.batch_size);
   HEED_TRY(model->parameters().AllocateGradients());
   HEED_ASSIGN(trainer->adamw_, Adamw::Create(&model->parameters()));
   HEED_ASSIGN(trainer->activations_,
@@ -183,6 +184,7 @@ Status Trainer::RecordEvaluation(MetricsRow* row, const TrainEvents& events) {
   if (source_.ValWindows() > 0) {
     row->val_loss = Evaluate();
     row->val_perplexity = std::exp(*row->val_loss);
+    if (floor_) row->val_floor = floor_->nats_per_token;
     if (*row->val_loss < state_.best_val_loss) {
       state_.best_val_loss = *row->val_loss;
       if (state_.iteration > 0) {

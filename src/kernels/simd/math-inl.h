@@ -45,12 +45,22 @@ HWY_INLINE V Exp(D d, V x) {
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
-// 1 / (1 + e^-x), to a few ulp however small.
+// s = 1 / (1 + e^-x) and rest = 1 - s, each to a few ulp however small, from -x.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE V Sigmoid(D d, V x) {
+HWY_INLINE void SigmoidPair(D d, V minus_x, V& s, V& rest) {
   namespace hn = hwy::HWY_NAMESPACE;
   const V one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, Exp(d, hn::Neg(x))));
+  const V e = Exp(d, minus_x);
+  s = hn::Div(one, hn::Add(one, e));
+  // 1 - s = e·s; where e is bounded, s is 0: the bound keeps 0 · infinity away.
+  rest = hn::Mul(hn::Min(e, hn::Set(d, 0x1p126f)), s);
+}
+
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Sigmoid(D d, V x) {
+  V s, rest;
+  SigmoidPair(d, hwy::HWY_NAMESPACE::Neg(x), s, rest);
+  return s;
 }
 
 // The tanh form of GELU (Hendrycks, Gimpel 2016) is x·sigmoid(2u) with u = sqrt(2/pi)·(x +
@@ -62,13 +72,12 @@ inline constexpr float kGeluCubic = 0.07135481282691803f;  // 2 sqrt(2/pi) · 0.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE void GeluWithDerivative(D d, V x, V& y, V& dy) {
   namespace hn = hwy::HWY_NAMESPACE;
-  const V one = hn::Set(d, 1.0f), x2 = hn::Mul(x, x);
+  const V x2 = hn::Mul(x, x);
   const V slope = hn::NegMulAdd(hn::Set(d, kGeluCubic), x2, hn::Set(d, -kGeluLinear));
-  const V e = Exp(d, hn::Mul(x, slope));  // e^-2u
-  const V s = hn::Div(one, hn::Add(one, e));
+  V s, one_minus_s;
+  SigmoidPair(d, hn::Mul(x, slope), s, one_minus_s);  // x · slope = -2u
   y = hn::Mul(x, s);
-  // 1 - s = e·s. Where e and x² are bounded s·(1 - s) is 0: the bounds keep 0 · infinity away.
-  const V one_minus_s = hn::Mul(hn::Min(e, hn::Set(d, 0x1p126f)), s);
+  // Where x² is bounded s·(1 - s) is 0: no 0 · infinity here either.
   const V bounded = hn::Min(x2, hn::Set(d, 1e4f));
   const V derivative = hn::MulAdd(hn::Set(d, 3 * kGeluCubic), bounded, hn::Set(d, kGeluLinear));
   dy = hn::MulAdd(hn::Mul(y, one_minus_s), derivative, s);
