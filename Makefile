@@ -8,7 +8,7 @@ CCACHE := $(shell command -v ccache)
 .PHONY: build run test check bench clean setup configure
 
 build: configure
-	@cmake --build --preset release --target heed -- --quiet -j $$(tools/jobs.sh)
+	@tools/build.sh heed
 	@echo "build/heed is ready: try build/heed --help"
 
 run: build
@@ -19,7 +19,7 @@ run: build
 	@tools/next_steps.sh $(DEMO)
 
 test: configure
-	@cmake --build --preset release -- --quiet -j $$(tools/jobs.sh)
+	@tools/build.sh
 	@tools/run_tests.sh
 
 check: configure

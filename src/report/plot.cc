@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <tuple>
 
 #include "report/format.h"
@@ -163,6 +164,17 @@ std::vector<Tick> Ticks(double low, double high, int most, bool log) {
     ticks.push_back({at, TickLabel(at)});
   }
   return ticks;
+}
+
+std::vector<PictureFile> RunPictures(const std::string& folder) {
+  std::vector<PictureFile> files;
+  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
+    for (const char* ending : {".svg", ".png"}) {
+      const std::filesystem::path name = std::string(NameOf(metric)) + ending;
+      files.push_back({(std::filesystem::path(folder) / name).string(), metric});
+    }
+  }
+  return files;
 }
 
 }  // namespace heed

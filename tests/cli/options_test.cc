@@ -152,7 +152,7 @@ TEST(Options, RefusalsAreOneLineThatSaysWhatToDo) {
 
 TEST(Options, DefaultsThenPresetThenFileThenFlags) {
   const TemporaryFolder folder;
-  const std::string file = (folder.path() / "c.toml").string();
+  const std::string file = folder / "c.toml";
   WriteText(file, "n_layer = 12\nlearning-rate = 1\nstop = ['a', 'b']\nbias = false\n");
   Dish dish;
   Options options;
@@ -173,7 +173,7 @@ TEST(Options, DefaultsThenPresetThenFileThenFlags) {
 
 TEST(Options, FilesErrorsNameTheLine) {
   const TemporaryFolder folder;
-  const std::string file = (folder.path() / "c.toml").string();
+  const std::string file = folder / "c.toml";
   const auto refusal = [&](const std::string& text) {
     WriteText(file, text);
     const std::string message = Refusal({"--config", file});
@@ -225,7 +225,7 @@ RC_GTEST_PROP(Options, EverySettingSurvivesToml, ()) {
   dish.stop = *rc::gen::nonEmpty(rc::gen::container<std::vector<std::string>>(text));
   dish.temperature = *rc::gen::nonEmpty(rc::gen::arbitrary<std::vector<double>>());
   const TemporaryFolder folder;
-  const std::string file = (folder.path() / "config.toml").string();
+  const std::string file = folder / "config.toml";
   WriteText(file, ToToml(dish));
   Dish again;
   RC_ASSERT(Parse({"--config", file}, &again) == "");

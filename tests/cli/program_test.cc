@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "support/shell.h"
@@ -12,14 +13,14 @@ namespace {
 class Program : public testing::Test {
  protected:
   Program() {
-    std::filesystem::create_directory(folder_.path() / "run");
+    std::filesystem::create_directory(folder_ / "run");
     std::string text;
     for (int i = 0; i <= 100; ++i) {
       const double loss = 4 - 0.02 * i;
       text += "{\"iter\":" + std::to_string(i) + ",\"tokens\":" + std::to_string(i * 768) +
               ",\"train_loss\":" + std::to_string(loss) + "}\n";
     }
-    WriteText(folder_.path() / "run" / "metrics.jsonl", text);
+    WriteText(folder_ / "run/metrics.jsonl", text);
   }
 
   ShellResult Run(const std::string& line) { return Shell(folder_.path(), line); }
@@ -71,9 +72,9 @@ TEST_F(Program, PlotsARunAndRefusesToReplaceItsPictures) {
   const ShellResult first = Run("$heed plot run");
   EXPECT_EQ(first.exit_code, 0) << first.err;
   for (const char* name : {"loss.svg", "loss.png", "perplexity.svg", "perplexity.png"}) {
-    EXPECT_GT(std::filesystem::file_size(folder_.path() / "run" / name), 1000) << name;
+    EXPECT_GT(std::filesystem::file_size(folder_ / ("run/" + std::string(name))), 1000) << name;
   }
-  EXPECT_EQ(ReadText(folder_.path() / "run" / "loss.png").substr(1, 3), "PNG");
+  EXPECT_EQ(ReadText(folder_ / "run/loss.png").substr(1, 3), "PNG");
   ExpectRefused("$heed plot run",
                 "run/loss.svg: found a file that exists, expected a new name; give "
                 "--overwrite to replace it");
@@ -96,11 +97,11 @@ TEST_F(Program, JsonIsOneDocument) {
 }
 
 TEST_F(Program, ConfigGivesOptionsAndFlagsWin) {
-  WriteText(folder_.path() / "c.toml", "metric = 'perplexity'\nout = 'p.svg'\n");
+  WriteText(folder_ / "c.toml", "metric = 'perplexity'\nout = 'p.svg'\n");
   EXPECT_EQ(Run("$heed plot run --config c.toml").exit_code, 0);
-  EXPECT_NE(ReadText(folder_.path() / "p.svg").find("Perplexity of run"), std::string::npos);
+  EXPECT_NE(ReadText(folder_ / "p.svg").find("Perplexity of run"), std::string::npos);
   EXPECT_EQ(Run("$heed plot run --config c.toml --metric loss --overwrite").exit_code, 0);
-  EXPECT_NE(ReadText(folder_.path() / "p.svg").find("Loss of run"), std::string::npos);
+  EXPECT_NE(ReadText(folder_ / "p.svg").find("Loss of run"), std::string::npos);
 }
 
 TEST_F(Program, AReaderThatLeavesEndsQuietly) {
@@ -112,7 +113,7 @@ TEST_F(Program, AReaderThatLeavesEndsQuietly) {
   EXPECT_EQ(closed.err, "");
   // With every stream closed, no file of ours may take the number of one.
   EXPECT_EQ(Run("$heed plot run --out c.svg <&- >&- 2>&-").exit_code, 0);
-  EXPECT_EQ(ReadText(folder_.path() / "c.svg").substr(0, 5), "<?xml");
+  EXPECT_EQ(ReadText(folder_ / "c.svg").substr(0, 5), "<?xml");
 }
 
 TEST_F(Program, AFullDeviceIsAnError) {

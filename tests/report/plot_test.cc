@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 
 #include "report/format.h"
@@ -117,12 +118,12 @@ std::vector<std::pair<double, double>> PathOf(const std::string& svg, int number
 
 TEST(Plot, TheSvgHasTheSeriesWhereTheyBelong) {
   const TemporaryFolder folder;
-  const std::string path = (folder.path() / "a b'\"\\.svg").string();
+  const std::string path = folder / "a b'\"\\.svg";
   // A curve with a corner, so that a straight stroke cannot stand for it.
   RunCurve run{"it's <b>\"\\n\" & naïve_{x}", {}};
   const std::vector<double> losses = {4, 1, 3, 2, 2.5, 2.25};
   for (size_t i = 0; i < losses.size(); ++i) run.rows.push_back(At(10 * i, losses[i]));
-  ASSERT_TRUE(WritePicture(MakePicture(std::vector{run}, {.floor = 0.5}), path));
+  ASSERT_TRUE(WritePicture(MakePicture(std::vector{run}, {.floor = 0.5}), path, false));
   const std::string svg = ReadText(path);
   EXPECT_NE(svg.find("Loss of it's &lt;b>\"\\n\" &amp; naïve_{x}"), std::string::npos);
   EXPECT_NE(svg.find("floor 0.5"), std::string::npos);
@@ -142,11 +143,11 @@ TEST(Plot, TheSvgHasTheSeriesWhereTheyBelong) {
 TEST(Plot, WhatCannotBeWrittenIsSaidAndLeavesNothing) {
   const TemporaryFolder folder;
   const Picture picture = MakePicture(std::vector{Straight("a", 4, 2, 21)}, {});
-  const auto missing = WritePicture(picture, (folder.path() / "no" / "a.svg").string());
+  const auto missing = WritePicture(picture, folder / "no/a.svg", false);
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().kind, ErrorKind::kIo);
-  EXPECT_FALSE(WritePicture(picture, (folder.path() / "a.gif").string()));
-  EXPECT_FALSE(WritePicture(MakePicture({}, {}), (folder.path() / "a.svg").string()));
+  EXPECT_FALSE(WritePicture(picture, folder / "a.gif", false));
+  EXPECT_FALSE(WritePicture(MakePicture({}, {}), folder / "a.svg", false));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
@@ -155,10 +156,10 @@ TEST(Plot, ALongRunIsThinnedButKeepsItsExtremes) {
   RunCurve run{"long", {}};
   for (int i = 0; i < 50000; ++i) run.rows.push_back(At(i, 2));
   run.rows[33333].train_loss = 9;
-  ASSERT_TRUE(WritePicture(MakePicture(std::vector{run}, {}), folder.path() / "a.svg"));
-  EXPECT_LT(std::filesystem::file_size(folder.path() / "a.svg"), 200000);
+  ASSERT_TRUE(WritePicture(MakePicture(std::vector{run}, {}), folder / "a.svg", false));
+  EXPECT_LT(std::filesystem::file_size(folder / "a.svg"), 200000);
   // The spike of the raw line stands 7 nats above the rest: near the top of the picture.
-  const auto raw = PathOf(ReadText(folder.path() / "a.svg"), 1);
+  const auto raw = PathOf(ReadText(folder / "a.svg"), 1);
   double highest = HUGE_VAL;
   for (const auto& [x, y] : raw) highest = std::min(highest, y);
   EXPECT_LT(highest, 100);
@@ -221,10 +222,10 @@ TEST(Plot, OnePointAndAFlatLineCanBeDrawn) {
   const std::vector one = {RunCurve{"r", {At(0, 2)}}};
   EXPECT_NE(DrawPicture(MakePicture(one, {}), {.utf8 = false}).find('*'), std::string::npos);
   const TemporaryFolder folder;
-  EXPECT_TRUE(WritePicture(MakePicture(one, {}), folder.path() / "one.svg"));
+  EXPECT_TRUE(WritePicture(MakePicture(one, {}), folder / "one.svg", false));
   const std::vector flat = {Straight("r", 2, 2, 30)};
   EXPECT_TRUE(WritePicture(MakePicture(flat, {.metric = PlotMetric::kPerplexity}),
-                           folder.path() / "flat.png"));
+                           folder / "flat.png", false));
 }
 
 }  // namespace
