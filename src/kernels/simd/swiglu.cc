@@ -14,6 +14,15 @@ HWY_BEFORE_NAMESPACE();
 namespace heed::simd::HWY_NAMESPACE {
 namespace {
 
+// sigmoid = 1 / (1 + e^-x) and its rest to 1, e^-x · sigmoid, which keeps its digits where the
+// difference would not. The bound keeps 0 · infinity away.
+HWY_INLINE FloatVec SigmoidAndRest(FloatVec x, FloatVec& rest) {
+  const FloatVec one = Set(1.0f), e = Exp(FloatTag(), hn::Neg(x));
+  const FloatVec sigmoid = hn::Div(one, hn::Add(one, e));
+  rest = hn::Mul(hn::Min(e, Set(0x1p126f)), sigmoid);
+  return sigmoid;
+}
+
 void SwigluForward(const SwigluArgs<>& args) {
   const Split split = SplitNumbers(args.n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
@@ -22,7 +31,8 @@ void SwigluForward(const SwigluArgs<>& args) {
     float* h = args.h + split.begin(piece);
     ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
       const FloatVec x = lanes.Load(gate + i);
-      lanes.Store(hn::Mul(hn::Mul(x, Sigmoid(FloatTag(), x)), lanes.Load(up + i)), h + i);
+      FloatVec rest;
+      lanes.Store(hn::Mul(hn::Mul(x, SigmoidAndRest(x, rest)), lanes.Load(up + i)), h + i);
     });
   });
 }
@@ -37,8 +47,8 @@ void SwigluBackward(const SwigluArgs<>& args) {
     ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
       const FloatVec gate = lanes.Load(gates + i), up = lanes.Load(ups + i);
       const FloatVec dh = lanes.Load(dhs + i);
-      FloatVec sigmoid, rest;
-      SigmoidPair(FloatTag(), gate, sigmoid, rest);
+      FloatVec rest;
+      const FloatVec sigmoid = SigmoidAndRest(gate, rest);
       const FloatVec silu = hn::Mul(gate, sigmoid);
       const FloatVec slope = hn::Mul(sigmoid, hn::MulAdd(gate, rest, Set(1.0f)));
       lanes.Store(hn::Mul(silu, up), h + i);
