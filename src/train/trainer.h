@@ -65,8 +65,8 @@ class Trainer {
 
   // Loss and gradients of the iteration's batches; sets gradient_norm_.
   double ComputeGradients();
-  // The mean held-out loss over eval_iters batches.
-  double Evaluate();
+  // Fills in the held-out loss over eval_iters batches, in nats per token and bits per byte.
+  void Evaluate(MetricsRow* row);
   Status RecordEvaluation(MetricsRow* row, const TrainEvents& events);
   Status CheckFinite(double loss);
   std::string DescribeNonFinite(double loss);
