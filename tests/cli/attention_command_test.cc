@@ -47,9 +47,9 @@ class AttentionProgram : public testing::Test {
 TEST_F(AttentionProgram, TellsWhatItWrote) {
   const ShellResult result = Run("$heed attention in.safetensors --out out.safetensors");
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(result.out.find("\nq_rot                [2, 6, 9, 4]\n"), std::string::npos)
+  EXPECT_NE(result.out.find("\nq_rot               [2, 6, 9, 4]\n"), std::string::npos)
       << result.out;
-  EXPECT_NE(result.out.find("\ngrad.q_proj.weight   [24, 24]\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("\ngrad.q_proj.weight  [24, 24]\n"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("out.safetensors: causal self-attention of 2 x 9 positions: 6 query "
                             "heads on 2 key/value heads of width 4, 4 of 4 channels rotated (half, "
                             "theta 10000) from position 0, with gradients; computed in F64, "
