@@ -128,6 +128,7 @@ class Batch {
       if (twin < r) {
         std::copy_n(logits_.begin() + twin * vocab_, vocab_, logits_.begin() + r * vocab_);
         samples_[r].prefill_tokens_per_second = samples_[twin].prefill_tokens_per_second;
+        samples_[r].slid = samples_[twin].slid;
         if (options_.cache) cache_->CopyRow(twin, r);
       } else {
         ReadWhole(r, options_.cache);

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "io/file.h"
@@ -88,6 +89,9 @@ Status LoadParameters(const std::string& folder, Gpt* model) {
   HEED_ASSIGN(const std::vector<std::string> paths, WeightFiles(folder));
   ParameterSet& parameters = model->parameters();
   std::set<const Parameter*> loaded;
+  // A tied model's head, where the file has one: it may come before the embedding.
+  std::vector<float> head;
+  std::string head_place;
   for (const std::string& path : paths) {
     HEED_ASSIGN(const SafetensorsFile file, SafetensorsFile::Open(path));
     for (const TensorEntry& entry : file.tensors()) {
@@ -95,14 +99,8 @@ Status LoadParameters(const std::string& folder, Gpt* model) {
       if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
       Parameter* p = parameters.Find(name);
       if (p == nullptr && name == "lm_head.weight" && model->config().tied) {
-        p = &parameters.all().front();  // the token embedding, which the head shares
-        HEED_ASSIGN(const std::vector<float> head, file.Floats(entry.name));
-        if (entry.shape != p->shape ||
-            (loaded.contains(p) && !std::equal(head.begin(), head.end(), p->data))) {
-          return Fail(ErrorKind::kFormat, path + ": " + entry.name,
-                      "a head that differs from " + p->name, "the same numbers, for they are tied",
-                      "set tie_word_embeddings (or tied) to false in config.json");
-        }
+        HEED_ASSIGN(head, file.Floats(entry.name));
+        head_place = path + ": " + entry.name;
         continue;
       }
       if (p == nullptr && IsKnownBuffer(name)) continue;
@@ -124,6 +122,13 @@ Status LoadParameters(const std::string& folder, Gpt* model) {
     return Fail(ErrorKind::kFormat, paths.front(), "no tensor " + p.name,
                 fmt::format("one of shape [{}]", fmt::join(p.shape, ", ")),
                 "config.json and the weights are of two models");
+  }
+  const Parameter& embedding = parameters.all().front();
+  const std::span<const float> shared(embedding.data, static_cast<size_t>(embedding.elements));
+  if (!head_place.empty() && !std::ranges::equal(head, shared)) {
+    return Fail(ErrorKind::kFormat, head_place, "a head that differs from " + embedding.name,
+                "the same numbers, for they are tied",
+                "set tie_word_embeddings (or tied) to false in config.json");
   }
   return {};
 }

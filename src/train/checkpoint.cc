@@ -82,6 +82,12 @@ Result<TrainState> LoadCheckpoint(const std::string& folder, Gpt* model, Adamw* 
   HEED_TRY(ReadNumber(file, path, "data_fingerprint", &state.data_fingerprint));
   HEED_TRY(ReadNumber(file, path, "elapsed_s", &state.elapsed_s));
   HEED_TRY(ReadNumber(file, path, "best_val_loss", &state.best_val_loss));
+  const size_t tensors = 3 * model->parameters().all().size();
+  if (file.tensors().size() != tensors) {
+    return Fail(ErrorKind::kFormat, path, fmt::format("{} tensors", file.tensors().size()),
+                fmt::format("{}: the checkpoint of this run's model", tensors),
+                "start the run again with --overwrite");
+  }
   for (const Parameter& p : model->parameters().all()) {
     HEED_TRY(CopyBlock(file, path, p.name, p, p.data));
     HEED_TRY(CopyBlock(file, path, "m." + p.name, p, adamw->m(p)));

@@ -241,11 +241,17 @@ Status Trainer::CheckFinite(double loss) {
   const std::string folder = Inside(folder_, "nonfinite");
   HEED_TRY(SaveModel(folder, *model_, &tokenizer_, /*overwrite=*/true));
   const std::string batch_path = Inside(folder, "batch.safetensors");
-  const Batch& batch = batches_.front();
-  const std::vector<int64_t> shape = {batch.B, batch.T};
-  const std::vector<TensorToWrite> tensors = {
-      {"tokens", DType::kI32, shape, batch.tokens.data()},
-      {"targets", DType::kI32, shape, batch.targets.data()}};
+  // All micro-batches, for any of them may be the one.
+  Batch all = batches_.front();
+  for (size_t a = 1; a < batches_.size(); ++a) {
+    const Batch& more = batches_[a];
+    all.B += more.B;
+    all.tokens.insert(all.tokens.end(), more.tokens.begin(), more.tokens.end());
+    all.targets.insert(all.targets.end(), more.targets.begin(), more.targets.end());
+  }
+  const std::vector<int64_t> shape = {all.B, all.T};
+  const std::vector<TensorToWrite> tensors = {{"tokens", DType::kI32, shape, all.tokens.data()},
+                                              {"targets", DType::kI32, shape, all.targets.data()}};
   HEED_TRY(WriteSafetensors(batch_path, tensors,
                             {{"step", fmt::format("{}", state_.iteration)}, {"found", what}},
                             /*overwrite=*/true));
