@@ -22,7 +22,7 @@ class AttentionProgram : public testing::Test {
 
   ShellResult Run(const std::string& line) { return Shell(folder_.path(), line); }
   SafetensorsFile Written(const std::string& name) {
-    return *SafetensorsFile::Open((folder_ / name).string());
+    return *SafetensorsFile::Open(folder_ / name);
   }
   void ExpectRefused(const std::string& line, const std::string& message) {
     const ShellResult result = Run(line);

@@ -104,10 +104,10 @@ INSTANTIATE_TEST_SUITE_P(
                                      "gpt2-sinusoidal", "gpt2-no-position", "gpt2-ignored-targets",
                                      "llama-gqa", "llama-mqa-tied"),
                      testing::Bool()),
-    [](const testing::TestParamInfo<Case>& info) {
-      std::string name = std::get<0>(info.param);
+    [](const testing::TestParamInfo<Case>& test) {
+      std::string name = std::get<0>(test.param);
       std::replace(name.begin(), name.end(), '-', '_');
-      return name + (std::get<1>(info.param) ? "_reference" : "_simd");
+      return name + (std::get<1>(test.param) ? "_reference" : "_simd");
     });
 
 }  // namespace
