@@ -1,19 +1,25 @@
 # The front door: each target sets up what is missing. The build itself is CMake's.
 
-DEMO = build/heed train builtin:stories --preset shakespeare-cpu --out runs/demo --overwrite
+DEMO = runs/demo
+DEMO_PROMPTS = --prompt "Once upon a time" --prompt "One sunny morning" --prompt "The fox"
+DEMO_SAMPLES = $(DEMO_PROMPTS) --temperature 0 --temperature 0.7 --temperature 1.2 --max-tokens 160
 CCACHE := $(shell command -v ccache)
 
 .PHONY: build run test check bench clean setup configure
 
 build: configure
-	@cmake --build --preset release --target heed -- --quiet -j $$(tools/jobs.sh)
+	@tools/build.sh heed
 	@echo "build/heed is ready: try build/heed --help"
 
 run: build
-	@$(DEMO)
+	@build/heed train builtin:stories --preset shakespeare-cpu --out $(DEMO) --overwrite
+	@build/heed plot $(DEMO) --overwrite
+	@build/heed generate $(DEMO) $(DEMO_SAMPLES)
+	@build/heed generate $(DEMO) $(DEMO_SAMPLES) --json --quiet >$(DEMO)/samples.json
+	@tools/next_steps.sh $(DEMO)
 
 test: configure
-	@cmake --build --preset release -- --quiet -j $$(tools/jobs.sh)
+	@tools/build.sh
 	@tools/run_tests.sh
 
 check: configure
@@ -21,7 +27,8 @@ check: configure
 	@tools/check.sh
 
 bench: build
-	@build/heed bench
+	@tools/setup.sh bench
+	@bench/compare.py
 
 clean:
 	@rm -rf build

@@ -1,15 +1,16 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: those of the build, and with "check" those of
-# `make check` too. Needs root or sudo only when something is missing.
+# Installs the Debian packages that are missing: those of the build, and with "check" or
+# "bench" those of that target too. Needs root or sudo only when something is missing.
 set -eu
 
 packages="g++ cmake ninja-build pkg-config
-  libfmt-dev libexpected-dev nlohmann-json3-dev libhwy-dev libcli11-dev libtomlplusplus-dev
+  zlib1g-dev libfmt-dev libexpected-dev nlohmann-json3-dev libhwy-dev libcli11-dev libtomlplusplus-dev
   libgtest-dev libgmock-dev librapidcheck-dev
   gnuplot-nox"
-if [ "${1:-}" = check ]; then
-  packages="$packages clang-format clang-tidy shellcheck"
-fi
+case "${1:-}" in
+  check) packages="$packages clang-format clang-tidy shellcheck" ;;
+  bench) packages="$packages python3-torch libopenblas0-openmp" ;;
+esac
 
 if ! command -v dpkg-query >/dev/null; then
   # Elsewhere the build says what it lacks.

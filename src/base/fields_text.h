@@ -68,6 +68,9 @@ std::string TomlText(int64_t value);
 std::string TomlText(double value);
 std::string TomlText(std::string_view value);
 
+// Without these a literal would choose bool.
+inline std::string JsonText(const char* value) { return JsonText(std::string_view(value)); }
+inline std::string TomlText(const char* value) { return TomlText(std::string_view(value)); }
 inline std::string JsonText(const std::string& value) { return JsonText(std::string_view(value)); }
 inline std::string TomlText(const std::string& value) { return TomlText(std::string_view(value)); }
 

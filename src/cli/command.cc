@@ -107,7 +107,9 @@ int RunProgram(std::span<const Command> commands, const std::vector<std::string>
   }
   if (result) return static_cast<int>(*result);
   terminal.Complain(result.error());
-  return kRequestWrong;
+  // Numbers that stop being finite are a verdict on the work, not on the request.
+  return result.error().kind == ErrorKind::kNumeric ? static_cast<int>(Verdict::kNegative)
+                                                    : kRequestWrong;
 }
 
 }  // namespace heed

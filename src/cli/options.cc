@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 
-#include "base/check.h"
 #include "base/mapped_file.h"
 
 #define TOML_EXCEPTIONS 0

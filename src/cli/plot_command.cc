@@ -22,15 +22,11 @@ struct PlotSettings {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("out", self.out, "picture to write, FILE.svg or FILE.png");
-    visit("metric", self.metric, "what --out and the terminal show");
+    visit("metric", self.metric, "what --out shows; the terminal shows both unless it is given");
     visit("x", self.x, "the horizontal axis");
-    visit("floor", self.floor, "a loss to draw as a line, in nats per token");
+    visit("floor", self.floor,
+          "a loss to draw as a line, in nats per token; the text's own if known");
   }
-};
-
-struct Output {
-  std::string path;
-  PlotMetric metric;
 };
 
 // A run is its folder or its metrics.jsonl.
@@ -39,22 +35,15 @@ std::filesystem::path MetricsPath(const std::string& run) {
                                             : std::filesystem::path(run);
 }
 
-std::vector<Output> Outputs(const PlotSettings& settings) {
-  std::vector<Output> outputs;
+std::vector<PictureFile> Outputs(const PlotSettings& settings) {
+  std::vector<PictureFile> outputs;
   for (const std::string& path : settings.out) outputs.push_back({path, settings.metric});
   if (!outputs.empty() || settings.runs.size() != 1) return outputs;
-  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
-    for (const char* ending : {".svg", ".png"}) {
-      std::filesystem::path path = MetricsPath(settings.runs[0]);
-      path.replace_filename(std::string(NameOf(metric)) + ending);
-      outputs.push_back({path.string(), metric});
-    }
-  }
-  return outputs;
+  return RunPictures(MetricsPath(settings.runs[0]).parent_path().string());
 }
 
-Status CheckOutputs(const std::vector<Output>& outputs, bool overwrite) {
-  for (const Output& output : outputs) {
+Status CheckOutputs(const std::vector<PictureFile>& outputs, bool overwrite) {
+  for (const PictureFile& output : outputs) {
     if (!output.path.ends_with(".svg") && !output.path.ends_with(".png")) {
       return BadRequest("--out", output.path, "a name that ends in .svg or .png");
     }
@@ -68,9 +57,9 @@ Status CheckOutputs(const std::vector<Output>& outputs, bool overwrite) {
 }
 
 // {"files":[..],"runs":[{"run","points","iter","tokens","train_loss",...}]}
-std::string Document(const std::vector<RunCurve>& runs, const std::vector<Output>& outputs) {
+std::string Document(const std::vector<RunCurve>& runs, const std::vector<PictureFile>& outputs) {
   std::vector<std::string> files;
-  for (const Output& output : outputs) files.push_back(output.path);
+  for (const PictureFile& output : outputs) files.push_back(output.path);
   std::string out;
   for (const RunCurve& run : runs) {
     const MetricsRow& last = run.rows.back();
@@ -105,24 +94,42 @@ Result<std::vector<RunCurve>> ReadRuns(const std::vector<std::string>& names) {
   return runs;
 }
 
+// The floor that was asked for, or the one that all runs share.
+std::optional<double> FloorOf(const PlotSettings& settings, const std::vector<RunCurve>& runs) {
+  if (!std::isnan(settings.floor)) return settings.floor;
+  std::optional<double> shared;
+  for (const RunCurve& run : runs) {
+    std::optional<double> floor;
+    for (const MetricsRow& row : run.rows) {
+      if (row.val_floor) floor = row.val_floor;
+    }
+    if (!floor || (shared && *shared != *floor)) return std::nullopt;
+    shared = floor;
+  }
+  return shared;
+}
+
 Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
   if (settings.runs.empty()) {
     return BadRequest("heed plot", "no run", "the folder of one",
                       "for example heed plot runs/demo");
   }
-  const std::vector<Output> outputs = Outputs(settings);
+  const std::vector<PictureFile> outputs = Outputs(settings);
   HEED_TRY(CheckOutputs(outputs, session.globals.overwrite));
   HEED_ASSIGN(const std::vector<RunCurve> runs, ReadRuns(settings.runs));
-  PlotRequest request{settings.metric, settings.x, std::nullopt};
-  if (!std::isnan(settings.floor)) request.floor = settings.floor;
+  PlotRequest request{settings.metric, settings.x, FloorOf(settings, runs)};
 
   Terminal& terminal = session.terminal;
   TextPlotStyle style{.utf8 = LocaleIsUtf8(), .colour = terminal.out_has_colour()};
   if (terminal.out_is_terminal()) style.width = std::min(style.width, terminal.width());
-  HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
-  for (const Output& output : outputs) {
+  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
+    if (session.options.Given("metric") && metric != settings.metric) continue;
+    request.metric = metric;
+    HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
+  }
+  for (const PictureFile& output : outputs) {
     request.metric = output.metric;
-    HEED_TRY(WritePicture(MakePicture(runs, request), output.path));
+    HEED_TRY(WritePicture(MakePicture(runs, request), output.path, session.globals.overwrite));
     terminal.Note("wrote " + output.path);
   }
   if (outputs.empty()) terminal.Note("a picture of several runs needs a name: --out FILE.svg");
@@ -135,7 +142,7 @@ Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
 Command PlotCommand() {
   return {
       .name = "plot",
-      .summary = "draws the loss and perplexity of runs",
+      .summary = "draw the loss and perplexity of runs",
       .explanation =
           "Shows the curves of one run or several in the terminal. For one run it also writes "
           "loss.svg, loss.png, perplexity.svg and perplexity.png into the run's folder; with --out "

@@ -10,11 +10,13 @@
 
 #include "base/parallel.h"
 #include "cli/command.h"
+#include "data/adder.h"
+#include "data/dataset.h"
+#include "data/stories.h"
 #include "infer/generate.h"
 #include "io/file.h"
 #include "model/folder.h"
 #include "report/format.h"
-#include "train/data_setup.h"
 #include "train/presets.h"
 #include "train/trainer.h"
 
@@ -70,11 +72,10 @@ struct TrainSpec {
   }
 
   std::string Toml() const {
-    TrainInputs kept = inputs;
-    kept.out.clear();
-    kept.resume.clear();
-    std::string text = fmt::format("# heed train --config {}\nseed = {}\n", kConfigFile, seed);
-    text += "\n" + ToToml(kept) + "\n" + ToToml(model, kModelFields) + "\n" + ToToml(train);
+    std::string text =
+        fmt::format("# heed train --config {} --out NEW\nseed = {}\n", kConfigFile, seed);
+    const std::vector<std::string_view> kept = {"preset", "init", "data"};
+    text += "\n" + ToToml(inputs, kept) + "\n" + ToToml(model, kModelFields) + "\n" + ToToml(train);
     return text;
   }
 };
@@ -129,7 +130,7 @@ class TrainRun {
   Result<Verdict> Run() {
     const bool resumed = !spec_.inputs.resume.empty();
     HEED_TRY(resumed ? PrepareResume() : PrepareNew());
-    HEED_ASSIGN(trainer_, Trainer::Create(model_.get(), *data_.tokenizer, *data_.source,
+    HEED_ASSIGN(trainer_, Trainer::Create(model_.get(), *data_.tokenizer, *data_.batches,
                                           spec_.train, spec_.seed, spec_.inputs.out));
     if (resumed) {
       HEED_TRY(trainer_->Resume());
@@ -174,9 +175,9 @@ class TrainRun {
       model_ = std::move(loaded.model);
       spec_.model = model_->config();
     }
-    HEED_TRY(OpenData(std::move(tokenizer)));
+    HEED_TRY(ReadData(std::move(tokenizer)));
     if (model_ != nullptr) return {};
-    spec_.model.block_size = data_.source->block();
+    spec_.model.block_size = data_.batches->block();
     spec_.model.vocab_size = data_.tokenizer->vocab_size();
     HEED_ASSIGN(model_, Gpt::Create(spec_.model, kernels()));
     spec_.model = model_->config();
@@ -214,7 +215,7 @@ class TrainRun {
     if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
     model_ = std::move(loaded.model);
     spec_.model = model_->config();
-    return OpenData(std::move(*loaded.tokenizer));
+    return ReadData(std::move(*loaded.tokenizer));
   }
 
   Status AllowOnly(std::vector<std::string_view> allowed, const char* why) const {
@@ -226,17 +227,26 @@ class TrainRun {
     return BadRequest(other, "given beside --resume", "only --max-iters", why);
   }
 
-  Status OpenData(std::unique_ptr<Tokenizer> tokenizer) {
+  Status ReadData(std::unique_ptr<Tokenizer> tokenizer) {
     std::vector<std::string>& paths = spec_.inputs.data;
-    HEED_ASSIGN(data_, OpenTrainingData(paths, std::move(tokenizer), spec_.train.tokenizer,
-                                        spec_.train.val_fraction, spec_.model.block_size, ""));
+    const DataOptions options{paths, spec_.train.tokenizer, spec_.train.val_fraction,
+                              spec_.model.block_size};
+    HEED_ASSIGN(data_, OpenData(options, std::move(tokenizer)));
+    adder_ = dynamic_cast<const AdderBatches*>(data_.batches.get());
     // A run can be resumed from any folder.
     for (std::string& path : paths) {
       if (!path.starts_with("builtin:")) path = fs::absolute(path).lexically_normal().string();
     }
-    if (spec_.train.sample_prompt.empty()) spec_.train.sample_prompt = data_.prompts.front();
-    floor_ = data_.source->loss_floor(spec_.train.eval_iters * spec_.train.batch_size);
+    if (spec_.train.sample_prompt.empty()) spec_.train.sample_prompt = DefaultPrompt();
     return {};
+  }
+
+  // A beginning that the vocabulary can spell: the stories' own, or a new line, as nanoGPT has it.
+  std::string DefaultPrompt() const {
+    if (dynamic_cast<const StoryBatches*>(data_.batches.get()) != nullptr) {
+      return std::string(kStoryPrompts.front());
+    }
+    return data_.tokenizer->Encode("\n") ? "\n" : std::string(data_.tokenizer->TokenBytes(0));
   }
 
   void Introduce() {
@@ -247,13 +257,14 @@ class TrainRun {
         c.n_kv_head == c.n_head ? "" : fmt::format(" ({} key/value)", c.n_kv_head), c.n_embd,
         c.block_size, c.vocab_size));
     session_.terminal.Note(fmt::format("data      {} training and {} held-out tokens",
-                                       FormatCount(data_.source->train_tokens()),
-                                       FormatCount(data_.source->val_tokens())));
-    session_.terminal.Note(fmt::format("expect    a first loss near ln({}) = {}{}", c.vocab_size,
-                                       FormatFigure(std::log(static_cast<double>(c.vocab_size))),
-                                       floor_ ? fmt::format(", and never less than {} held out",
-                                                            FormatFigure(floor_->nats_per_token))
-                                              : ""));
+                                       FormatCount(data_.batches->train_tokens()),
+                                       FormatCount(data_.batches->val_tokens())));
+    session_.terminal.Note(
+        fmt::format("expect    a first loss near ln({}) = {}{}", c.vocab_size,
+                    FormatFigure(std::log(static_cast<double>(c.vocab_size))),
+                    trainer_->floor() ? fmt::format(", and never less than {} held out",
+                                                    FormatFigure(trainer_->floor()->nats_per_token))
+                                      : ""));
     session_.terminal.Note(fmt::format("memory    {} planned, {} threads, {}",
                                        FormatBytes(static_cast<double>(trainer_->planned_bytes())),
                                        NumThreads(),
@@ -298,9 +309,9 @@ class TrainRun {
       line += fmt::format("  held out {}  perplexity {}", FormatFigure(*row.val_loss),
                           FormatFigure(*row.val_perplexity));
     }
-    if (data_.adder != nullptr) {
+    if (adder_ != nullptr) {
       HEED_ASSIGN(right_, ScoreSums());
-      line += fmt::format("  sums right {}/{}", right_, data_.adder->HeldOut().size());
+      line += fmt::format("  sums right {}/{}", right_, adder_->HeldOut().size());
     } else {
       HEED_ASSIGN(const std::string sample, DrawSample());
       line += "\n        " + sample;
@@ -324,7 +335,7 @@ class TrainRun {
 
   // How many held-out sums greedy decoding gets right in every digit.
   Result<int64_t> ScoreSums() const {
-    const std::vector<AdderBatches::Problem> problems = data_.adder->HeldOut();
+    const std::vector<AdderBatches::Problem> problems = adder_->HeldOut();
     std::vector<SampleRequest> requests;
     for (const AdderBatches::Problem& problem : problems) {
       requests.push_back({problem.prompt, {.temperature = 0}});
@@ -350,13 +361,13 @@ class TrainRun {
         json["val_perplexity"] = std::exp(*val_loss_);
         json["best_val_loss"] = outcome.best_val_loss;
       }
-      if (floor_) {
-        json["val_floor"] = floor_->nats_per_token;
-        json["val_floor_error"] = floor_->standard_error;
+      if (trainer_->floor()) {
+        json["val_floor"] = trainer_->floor()->nats_per_token;
+        json["val_floor_error"] = trainer_->floor()->standard_error;
       }
-      if (data_.adder != nullptr) {
+      if (adder_ != nullptr) {
         json["sums_right"] = right_;
-        json["sums"] = data_.adder->HeldOut().size();
+        json["sums"] = adder_->HeldOut().size();
       }
       json["tokens"] = last.tokens;
       json["tokens_per_second"] = last.tokens_per_second;
@@ -377,10 +388,10 @@ class TrainRun {
 
   Session& session_;
   TrainSpec& spec_;
-  TrainingData data_;
+  DataSet data_;
+  const AdderBatches* adder_ = nullptr;  // when the task is addition: it can be scored
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<Trainer> trainer_;
-  std::optional<LossFloor> floor_;
   std::optional<double> val_loss_;
   int64_t right_ = 0;
 };

@@ -27,53 +27,27 @@ struct WordList {
 };
 
 // Heroes below kGirls are girls.
-constexpr int kGirls = 6;
+constexpr int kGirls = 5;
 
+// Few lists, used in several sentences: what a model learns of a word serves everywhere.
 constexpr WordList kLists[] = {
-    {"girl", "Lily|Mia|Nora|Ruby|Zoe|Ivy", kHero, 0},
-    {"boy", "Tom|Ben|Max|Leo|Finn|Oscar", kHero, kGirls},
-    {"new thing", "ball|kite|drum|boat|ring|key|lamp|bell|hat|cup|book|doll", kThing},
-    {"new friend", "fox|bear|wolf|owl|duck|cat|dog|rabbit", kFriend},
-    {"trait",
-     "shy|kind|brave|happy|clever|quiet|funny|lazy|gentle|curious|tiny|tall|proud|polite|sleepy|"
-     "merry"},
-    {"size", "small|sunny|faraway|green|cold|lonely|quiet|windy"},
-    {"land", "village|valley|town|castle|harbor|forest|desert|city"},
-    {"hobby",
-     "sing|dance|draw|bake|swim|read|paint|climb|whistle|count stars|tell jokes|plant seeds|"
-     "fly kites|build forts|chase bees|pick flowers"},
-    {"kin", "mother|father|uncle|aunt|grandma|brother"},
-    {"scenery", "river|lake|mill|bridge|hill|beach|swamp|farm|church|cave|pond|market"},
-    {"number", "two|three|four|five|six|seven|eight|nine"},
-    {"pets", "ducks|goats|hens|mice|frogs|ponies|kittens|rabbits|snails|turtles|lambs|geese"},
-    {"weather", "sunny|rainy|windy|foggy|snowy|cold|warm|hot|cloudy|stormy|bright|misty"},
+    {"girl", "Lily|Mia|Nora|Ruby|Zoe", kHero, 0},
+    {"boy", "Tom|Ben|Max|Finn|Oscar", kHero, kGirls},
+    {"new thing", "ball|kite|drum|ring|key|lamp|hat|cup", kThing},
+    {"new friend", "fox|bear|owl|duck|cat|dog", kFriend},
+    {"nature",
+     "shy|kind|brave|happy|clever|quiet|funny|lazy|proud|polite|sleepy|merry|hungry|tired|lonely|"
+     "wise"},
+    {"look", "red|blue|green|yellow|silver|golden|white|black|pink|tiny|shiny|round"},
+    {"place", "lake|hill|mill|bridge|beach|farm|cave|pond|tree|wall|tower|garden"},
+    {"food", "cheese|bread|honey|soup|cake|jam|apples|plums|milk|nuts|pie|rice"},
+    {"did", "laughed|danced|smiled|cheered|clapped|sang|waved|bowed|jumped|nodded|hopped|yawned"},
+    {"kin", "mother|father|uncle|aunt"},
+    {"number", "two|three|four|five|six|seven"},
+    {"pets", "goats|hens|mice|frogs|lambs|geese"},
+    {"weather", "sunny|rainy|windy|foggy|snowy|cold|warm|stormy"},
     {"daytime", "day|morning|afternoon|evening"},
-    {"color",
-     "red|blue|green|yellow|golden|silver|white|black|brown|pink|purple|gray|striped|shiny|heavy|"
-     "round"},
-    {"place word", "under|behind|beside|near"},
-    {"place",
-     "tree|bench|rock|bush|wagon|fence|bridge|table|ladder|barrel|haystack|well|log|statue|stove|"
-     "tent"},
-    {"material", "paper|clay|straw|wood|shells|feathers|buttons|cork"},
-    {"mood",
-     "hungry|grumpy|friendly|tired|lonely|noisy|fluffy|muddy|sneaky|jolly|young|wise|clumsy|"
-     "spotted|busy|polite"},
-    {"praise",
-     "lovely|pretty|fine|strange|funny|splendid|curious|great|silly|useful|grand|charming|perfect|"
-     "magic|rare|beautiful"},
-    {"food",
-     "cheese|bread|honey|soup|cake|jam|apples|plums|milk|nuts|berries|pie|carrots|tea|rice|"
-     "cookies"},
-    {"did",
-     "laughed|danced|smiled|cheered|clapped|sang|waved|bowed|jumped|sneezed|nodded|hopped|giggled|"
-     "yawned|whistled|winked"},
-    {"played", "played|danced|talked|sang|swam|ran|read|rested"},
-    {"until", "dark|noon|dinner|bedtime|sunset|midnight|dawn|lunch"},
-    {"feeling",
-     "happy|glad|proud|thankful|tired|calm|hopeful|lucky|better|brave|cheerful|rich|peaceful|"
-     "warm|strong|sleepy"},
-    {"keep", "forever|safe|close|nearby|clean|hidden|polished|dry"},
+    {"until", "dark|noon|sunset|midnight"},
 };
 
 struct Sentence {
@@ -85,28 +59,27 @@ struct Sentence {
 // Sections in the order of the story; one of a section's sentences is told. Each begins with words
 // and not with a choice.
 constexpr Sentence kSentences[] = {
-    {"opening", "Once upon a time there was a {trait} ", "who"},
-    {"opening", "There once lived a {trait} ", "who"},
-    {"opening", "In a {size} {land} lived a {trait} ", "who"},
+    {"opening", "Once upon a time there was a {nature} ", "who"},
+    {"opening", "There once lived a {nature} ", "who"},
+    {"opening", "In a {look} house near a {place} lived a {nature} ", "who"},
     {"who", "girl named {girl}. ", "home"},
     {"who", "boy named {boy}. ", "home"},
-    {"home", "{He} liked to {hobby}. ", "day"},
-    {"home", "{Hero} lived with {his} {kin} near a {scenery}. ", "day"},
-    {"home", "{Hero} had {number} {pets}. ", "day"},
+    {"home", "{He} liked {food}. ", "day"},
+    {"home", "{Hero} had {number} {nature} {pets}. ", "day"},
+    {"home", "{Hero} lived with a {nature} {kin}. ", "day"},
     {"day", "One {weather} {daytime} {he} ", "event"},
-    {"event", "found a {color} {new thing} {place word} a {place}. ", "meeting"},
-    {"event", "made a {color} {new thing} from {material}. ", "meeting"},
-    {"event", "lost {his} {color} {new thing} {place word} a {place}. ", "help"},
-    {"meeting", "A {mood} {new friend} asked {Hero} for the {thing}. ", "wish"},
-    {"meeting", "{Hero} showed the {thing} to a {mood} {new friend}. ", "praise"},
-    {"help", "A {mood} {new friend} found the {thing} and brought it back. ", "thanks"},
+    {"event", "found a {look} {new thing} near a {look} {place}. ", "meeting"},
+    {"event", "made a {look} {new thing}. ", "meeting"},
+    {"event", "lost {his} {look} {new thing} near a {look} {place}. ", "help"},
+    {"meeting", "A {nature} {new friend} asked {Hero} for the {thing}. ", "wish"},
+    {"meeting", "{Hero} showed the {thing} to a {nature} {new friend}. ", "ending"},
+    {"help", "A {nature} {new friend} brought the {thing} back. ", "thanks"},
     {"wish", "{Hero} gave the {friend} some {food} instead. ", "ending"},
     {"wish", "{He} shared the {thing} with the {friend}. ", "ending"},
-    {"praise", "\"What a {praise} {thing}!\" said the {friend}. ", "ending"},
     {"thanks", "{Hero} gave the {friend} some {food}. ", "ending"},
     {"ending", "The {friend} {did} and {Hero} {did}.", ""},
-    {"ending", "{Hero} and the {friend} {played} until {until}.", ""},
-    {"ending", "{Hero} felt {feeling} and kept the {thing} {keep}.", ""},
+    {"ending", "{Hero} and the {friend} {did} until {until}.", ""},
+    {"ending", "{Hero} felt {nature} and kept the {thing} near a {place}.", ""},
 };
 constexpr int kSentenceCount = static_cast<int>(std::size(kSentences));
 constexpr std::string_view kStoryEnd = "\n\n";

@@ -9,12 +9,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/mapped_file.h"
 
 namespace heed {
 namespace {
+
+constexpr std::string_view kTemporaryEnding = ".heed-tmp";
 
 tl::unexpected<Error> Exists(const std::string& path) {
   return Fail(ErrorKind::kIo, path, "exists already", "", "use --overwrite to replace it");
@@ -97,7 +100,7 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path, bool overwrite) {
   const std::string name = path.substr(path.rfind('/') + 1).substr(0, 200);
   do {
     const std::string temporary =
-        fmt::format("{}.{}.{}-{}.heed-tmp", folder, name, getpid(), counter++);
+        fmt::format("{}.{}.{}-{}{}", folder, name, getpid(), counter++, kTemporaryEnding);
     file.fd_ = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file.fd_ >= 0) file.temporary_ = temporary;
   } while (file.fd_ < 0 && errno == EEXIST);
@@ -150,6 +153,16 @@ Status WriteFileAtomically(const std::string& path, std::span<const std::string_
   HEED_ASSIGN(AtomicFile file, AtomicFile::Create(path, overwrite));
   for (const std::string_view piece : pieces) HEED_TRY(file.Write(piece));
   return file.Commit();
+}
+
+void RemoveLeftovers(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with('.') && name.ends_with(kTemporaryEnding)) {
+      std::filesystem::remove(entry.path(), error);
+    }
+  }
 }
 
 }  // namespace heed

@@ -44,6 +44,10 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// Removes what killed runs left of files under construction in `folder`, not below it. Only for
+// folders that no other process writes to.
+void RemoveLeftovers(const std::string& folder);
+
 // AtomicFile for pieces that are at hand.
 Status WriteFileAtomically(const std::string& path, std::span<const std::string_view> pieces,
                            bool overwrite);

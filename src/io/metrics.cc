@@ -50,6 +50,8 @@ Result<MetricsRow> Row(const nlohmann::json& object, const std::string& where) {
   HEED_ASSIGN(row.val_loss, Number(object, "val_loss", where));
   HEED_ASSIGN(row.val_perplexity, Number(object, "val_perplexity", where));
   if (row.val_loss && !row.val_perplexity) row.val_perplexity = std::exp(*row.val_loss);
+  HEED_ASSIGN(row.val_bits_per_byte, Number(object, "val_bits_per_byte", where));
+  HEED_ASSIGN(row.val_floor, Number(object, "val_floor", where));
   const std::pair<const char*, double*> others[] = {{"lr", &row.lr},
                                                     {"grad_norm", &row.grad_norm},
                                                     {"tokens_per_second", &row.tokens_per_second},
@@ -72,6 +74,8 @@ std::string MetricsLine(const MetricsRow& row) {
   add("perplexity", row.perplexity);
   if (row.val_loss) add("val_loss", *row.val_loss);
   if (row.val_perplexity) add("val_perplexity", *row.val_perplexity);
+  if (row.val_bits_per_byte) add("val_bits_per_byte", *row.val_bits_per_byte);
+  if (row.val_floor) add("val_floor", *row.val_floor);
   add("lr", row.lr);
   add("grad_norm", row.grad_norm);
   add("tokens_per_second", row.tokens_per_second);

@@ -17,6 +17,8 @@ struct MetricsRow {
   double train_loss = 0;  // nats per token
   double perplexity = 0;  // exp(train_loss)
   std::optional<double> val_loss, val_perplexity;
+  std::optional<double> val_bits_per_byte;
+  std::optional<double> val_floor;  // what val_loss cannot fall below, where it is known
   double lr = 0;
   double grad_norm = 0;
   double tokens_per_second = 0;

@@ -183,8 +183,7 @@ std::vector<std::byte> ToRowMajor(std::span<const std::byte> from, const TensorE
   return to;
 }
 
-std::string StemOf(const std::string& path) {
-  std::string name = path.substr(path.rfind('/') + 1);
+std::string WithoutEnding(std::string name) {
   if (name.ends_with(".npy")) name.resize(name.size() - 4);
   return name;
 }
@@ -204,7 +203,8 @@ Result<NpzFile> NpzFile::Parse(std::span<const std::byte> bytes, std::string whe
   file.where_ = std::move(where);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.starts_with(kMagic)) {
-    HEED_TRY(file.AddArray(StemOf(file.where_), bytes, {}));
+    const std::string name = file.where_.substr(file.where_.rfind('/') + 1);
+    HEED_TRY(file.AddArray(WithoutEnding(name), bytes, {}));
   } else if (text.starts_with("PK")) {
     HEED_TRY(file.ReadZip(bytes));
   } else {
@@ -235,7 +235,7 @@ Status NpzFile::ReadZip(std::span<const std::byte> zip) {
     }
     const std::span<const std::byte> npy = member.deflated ? std::span(inflated) : member.bytes;
     HEED_TRY(CheckCrc(member, npy, where_));
-    HEED_TRY(AddArray(StemOf(member.name), npy, std::move(inflated)));
+    HEED_TRY(AddArray(WithoutEnding(member.name), npy, std::move(inflated)));
   }
   return {};
 }

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "base/check.h"
 #include "base/quote.h"
 #include "io/file.h"
 #include "tensor/shape.h"
@@ -305,6 +306,7 @@ Status WriteTensor(const TensorToWrite& tensor, AtomicFile* file) {
   if (tensor.data != nullptr) {
     return file->Write({static_cast<const std::byte*>(tensor.data), count * width});
   }
+  HEED_DCHECK(tensor.fill || count == 0);
   constexpr size_t kPiece = 1 << 17;  // elements
   std::vector<std::byte> piece(std::min(count, kPiece) * width);
   for (size_t first = 0; first < count; first += kPiece) {

@@ -62,6 +62,7 @@ struct TensorToWrite {
 
 // Writes through an AtomicFile. Tensors stand in the given order, but wide number types before
 // narrow ones, so that each lies aligned; metadata by key: the same input gives the same bytes.
+// transformers opens a model only when its metadata says {"format": "pt"}.
 // Errors: kIo as AtomicFile; kRequest: a name given twice, reserved or not UTF-8; too large.
 Status WriteSafetensors(const std::string& path, std::span<const TensorToWrite> tensors,
                         const std::map<std::string, std::string>& metadata, bool overwrite);

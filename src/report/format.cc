@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "base/quote.h"
+
 namespace heed {
 namespace {
 
@@ -67,20 +69,14 @@ std::string FormatFigure(double value) {
 std::string Printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-    // Lengths and second bytes by the Unicode standard, table 3-7.
-    const unsigned lead = byte(0);
-    size_t length = 1;
-    if (lead >= 0xC2) length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 1;
-    bool valid = length <= text.size() && (length > 1 || (lead >= 0x20 && lead < 0x7F));
-    for (size_t i = 1; valid && i < length; ++i) valid = (byte(i) & 0xC0) == 0x80;
-    if (valid && length > 1) {
-      const unsigned second = byte(1);
-      valid = !(lead == 0xC2 && second < 0xA0) && !(lead == 0xE0 && second < 0xA0) &&
-              !(lead == 0xED && second >= 0xA0) && !(lead == 0xF0 && second < 0x90) &&
-              !(lead == 0xF4 && second >= 0x90);
-    }
-    out += valid ? text.substr(0, length) : "?";
+    const auto lead = static_cast<unsigned char>(text[0]);
+    const size_t length = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    const std::string_view letter = text.substr(0, length);
+    // The controls: below the space, DEL, and U+0080 to U+009F.
+    const bool control =
+        lead < 0x20 || lead == 0x7F || (letter >= "\xC2\x80" && letter < "\xC2\xA0");
+    const bool valid = !control && IsUtf8(letter);
+    out += valid ? letter : "?";
     text.remove_prefix(valid ? length : 1);
   }
   return out;

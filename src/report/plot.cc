@@ -1,8 +1,11 @@
 #include "report/plot.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <tuple>
 
 #include "report/format.h"
@@ -19,9 +22,9 @@ constexpr double kLogFactor = 8;
 
 std::string TickLabel(double at) {
   for (const auto& [unit, suffix] : {std::pair{1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
-    if (std::abs(at) >= unit) return FormatFigure(at / unit) + suffix;
+    if (std::abs(at) >= unit) return fmt::format("{:.6g}{}", at / unit, suffix);
   }
-  return FormatFigure(at);
+  return fmt::format("{:.6g}", at);
 }
 
 void AddPoint(Series& series, double x, double y) {
@@ -43,7 +46,9 @@ std::span<const EnumName<PlotX>> EnumNames(PlotX) { return kXNames; }
 
 std::vector<double> Smoothed(std::span<const double> y) {
   const size_t n = y.size(), radius = n / 50;
-  std::vector<double> sums(n + 1), out(n);
+  std::vector<double> out(y.begin(), y.end());
+  if (radius == 0) return out;
+  std::vector<double> sums(n + 1);
   for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + y[i];
   for (size_t i = 0; i < n; ++i) {
     // As many before as after where losses fall fast, at the start; all there are at the end.
@@ -159,6 +164,17 @@ std::vector<Tick> Ticks(double low, double high, int most, bool log) {
     ticks.push_back({at, TickLabel(at)});
   }
   return ticks;
+}
+
+std::vector<PictureFile> RunPictures(const std::string& folder) {
+  std::vector<PictureFile> files;
+  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
+    for (const char* ending : {".svg", ".png"}) {
+      const std::filesystem::path name = std::string(NameOf(metric)) + ending;
+      files.push_back({(std::filesystem::path(folder) / name).string(), metric});
+    }
+  }
+  return files;
 }
 
 }  // namespace heed

@@ -72,10 +72,19 @@ struct Tick {
 };
 std::vector<Tick> Ticks(double low, double high, int most, bool log);
 
-// Writes an SVG or PNG, told by the name's ending, beside its place and renames it. Errors:
-// kRequest for another ending or a picture without points, kIo when gnuplot is not installed or
-// failed, or the file cannot be written.
-Status WritePicture(const Picture& picture, const std::string& path);
+// Writes an SVG or PNG, told by the name's ending. Errors: kRequest for another ending or a picture
+// without points, kIo when gnuplot is not installed or failed, when the file exists and `overwrite`
+// is false, or cannot be written.
+Status WritePicture(const Picture& picture, const std::string& path, bool overwrite);
+
+// A picture's file and what it shows.
+struct PictureFile {
+  std::string path;
+  PlotMetric metric;
+};
+
+// The pictures that a run's folder holds: loss.svg, loss.png, perplexity.svg, perplexity.png.
+std::vector<PictureFile> RunPictures(const std::string& folder);
 
 struct TextPlotStyle {
   int width = 100, height = 18;  // of the whole drawing, in columns and lines

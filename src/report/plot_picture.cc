@@ -1,19 +1,17 @@
-// Pictures through gnuplot. Its script comes from memory and its output goes to a descriptor of
-// ours, so that no file name ever passes through its language.
-#include <fcntl.h>
+// Pictures through gnuplot. Its script comes from memory and its output goes there, so that no file
+// name ever passes through its language.
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
+#include "io/file.h"
 #include "report/format.h"
 #include "report/plot.h"
 
@@ -129,10 +127,6 @@ std::string Script(const Picture& picture, bool png) {
   return script + plots + "\n";
 }
 
-tl::unexpected<Error> SystemFailure(const std::string& where) {
-  return Fail(ErrorKind::kIo, where, std::strerror(errno), "", "check the folder and its space");
-}
-
 // A descriptor that closes itself.
 class Descriptor {
  public:
@@ -148,16 +142,30 @@ class Descriptor {
   int fd_;
 };
 
-Status RunGnuplot(const std::string& script, int out) {
+std::string Contents(int fd) {
+  std::string text;
+  char buffer[1 << 16];
+  for (ssize_t got;
+       (got = pread(fd, buffer, sizeof(buffer), static_cast<off_t>(text.size()))) > 0;) {
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  return text;
+}
+
+// What gnuplot draws for a script.
+Result<std::string> RunGnuplot(const std::string& script) {
   const Descriptor in(memfd_create("script", MFD_CLOEXEC));
+  const Descriptor out(memfd_create("picture", MFD_CLOEXEC));
   const Descriptor complaints(memfd_create("complaints", MFD_CLOEXEC));
-  if (in.get() < 0 || complaints.get() < 0) return SystemFailure("gnuplot");
   const auto size = static_cast<ssize_t>(script.size());
-  if (pwrite(in.get(), script.data(), script.size(), 0) != size) return SystemFailure("gnuplot");
+  if (out.get() < 0 || complaints.get() < 0 ||
+      pwrite(in.get(), script.data(), script.size(), 0) != size) {
+    return Fail(ErrorKind::kIo, "gnuplot", std::strerror(errno));
+  }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, in.get(), 0);
-  posix_spawn_file_actions_adddup2(&actions, out, 1);
+  posix_spawn_file_actions_adddup2(&actions, out.get(), 1);
   posix_spawn_file_actions_adddup2(&actions, complaints.get(), 2);
   std::string program = "gnuplot", option = "-d";  // -d: nobody's start-up files
   char* arguments[] = {program.data(), option.data(), nullptr};
@@ -172,16 +180,14 @@ Status RunGnuplot(const std::string& script, int out) {
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  struct stat info;
-  if (status == 0 && fstat(out, &info) == 0 && info.st_size > 0) return {};
-  char text[400] = {};
-  const ssize_t length = pread(complaints.get(), text, sizeof(text) - 1, 0);
-  return Fail(ErrorKind::kIo, "gnuplot", "failed: " + std::string(text, length > 0 ? length : 0));
+  const std::string picture = Contents(out.get());
+  if (status == 0 && !picture.empty()) return picture;
+  return Fail(ErrorKind::kIo, "gnuplot", "failed: " + Contents(complaints.get()).substr(0, 400));
 }
 
 }  // namespace
 
-Status WritePicture(const Picture& picture, const std::string& path) {
+Status WritePicture(const Picture& picture, const std::string& path, bool overwrite) {
   const bool png = path.ends_with(".png");
   if (!png && !path.ends_with(".svg")) {
     return BadRequest(path, "no known ending", ".svg or .png");
@@ -189,14 +195,9 @@ Status WritePicture(const Picture& picture, const std::string& path) {
   if (picture.series.empty()) {
     return BadRequest(path, "nothing to draw", "a logged iteration or more");
   }
-  const std::string beside = fmt::format("{}.tmp{}", path, getpid());
-  const Descriptor file(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (file.get() < 0) return SystemFailure(path);
-  Status status = RunGnuplot(Script(picture, png), file.get());
-  if (status && fsync(file.get()) != 0) status = SystemFailure(path);
-  if (status && std::rename(beside.c_str(), path.c_str()) != 0) status = SystemFailure(path);
-  if (!status) unlink(beside.c_str());
-  return status;
+  HEED_ASSIGN(const std::string bytes, RunGnuplot(Script(picture, png)));
+  const std::string_view piece = bytes;
+  return WriteFileAtomically(path, {&piece, 1}, overwrite);
 }
 
 }  // namespace heed

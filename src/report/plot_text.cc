@@ -187,11 +187,12 @@ std::string DrawPicture(const Picture& picture, const TextPlotStyle& style) {
     if (series.kind != SeriesKind::kRaw) DrawSeries(series, picture.runs, utf8, canvas);
   }
 
-  const std::string heading = Printable(picture.title) + " (" +
-                              (picture.log_y ? "log scale" : picture.y_label) + ") over " +
-                              picture.x_label;
-  std::string out = std::string(static_cast<size_t>(margin) + 3, ' ') +
-                    Shortened(heading, columns, utf8) + "\n" + Legend(picture, style);
+  const std::string title = Printable(picture.title);
+  std::string heading =
+      title + " (" + (picture.log_y ? "log scale" : picture.y_label) + ") over " + picture.x_label;
+  if (static_cast<int>(TextWidth(heading)) > columns) heading = Shortened(title, columns, utf8);
+  std::string out =
+      std::string(static_cast<size_t>(margin) + 3, ' ') + heading + "\n" + Legend(picture, style);
   std::vector<std::string> labels(static_cast<size_t>(rows));
   for (const Tick& tick : y_ticks) {
     labels[static_cast<size_t>(canvas.Down(tick.at) / 4)] = tick.label;

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <numbers>
 
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -113,6 +114,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& to
                                                  const std::string& folder) {
   std::unique_ptr<Trainer> trainer(new Trainer(model, tokenizer, source, settings, seed, folder));
   trainer->state_.data_fingerprint = DataFingerprint(source);
+  trainer->floor_ = source.loss_floor(settings.eval_iters * settings.batch_size);
   HEED_TRY(model->parameters().AllocateGradients());
   HEED_ASSIGN(trainer->adamw_, Adamw::Create(&model->parameters()));
   HEED_ASSIGN(trainer->activations_,
@@ -133,6 +135,7 @@ Status Trainer::Resume() {
   }
   state_ = saved;
   elapsed_before_ = saved.elapsed_s;
+  for (const char* folder : {"", "checkpoint", "best"}) RemoveLeftovers(Inside(folder_, folder));
   return DropRowsFrom(Inside(folder_, "metrics.jsonl"), state_.iteration);
 }
 
@@ -164,25 +167,30 @@ double Trainer::ComputeGradients() {
   return loss / static_cast<double>(targets);
 }
 
-double Trainer::Evaluate() {
+void Trainer::Evaluate(MetricsRow* row) {
   const int64_t B = settings_.batch_size;
   const int64_t windows = std::min(source_.ValWindows(), settings_.eval_iters * B);
   Batch batch;
   double loss = 0;
-  int64_t targets = 0;
+  int64_t targets = 0, bytes = 0;
   for (int64_t first = 0; first < windows; first += B) {
     source_.ValBatch(first, std::min(B, windows - first), windows, &batch);
     const Pass pass = model_->NewPass(batch.B, batch.T);
     loss += model_->Loss(pass, batch.tokens.data(), batch.targets.data(), activations_.get());
     targets += CountTargets(batch);
+    for (const int32_t target : batch.targets) {
+      if (target >= 0) bytes += static_cast<int64_t>(tokenizer_.TokenBytes(target).size());
+    }
   }
-  return loss / static_cast<double>(targets);
+  row->val_loss = loss / static_cast<double>(targets);
+  row->val_perplexity = std::exp(*row->val_loss);
+  row->val_bits_per_byte = loss / std::numbers::ln2 / static_cast<double>(bytes);
+  if (floor_) row->val_floor = floor_->nats_per_token;
 }
 
 Status Trainer::RecordEvaluation(MetricsRow* row, const TrainEvents& events) {
   if (source_.ValWindows() > 0) {
-    row->val_loss = Evaluate();
-    row->val_perplexity = std::exp(*row->val_loss);
+    Evaluate(row);
     if (*row->val_loss < state_.best_val_loss) {
       state_.best_val_loss = *row->val_loss;
       if (state_.iteration > 0) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ class Trainer {
   Result<TrainOutcome> Run(const TrainEvents& events);
 
   int64_t iteration() const { return state_.iteration; }
+  // What the held-out loss cannot fall below, where the text's own entropy is known.
+  const std::optional<LossFloor>& floor() const { return floor_; }
   // Bytes of activations, gradients, moments and parameters.
   size_t planned_bytes() const;
 
@@ -62,8 +65,8 @@ class Trainer {
 
   // Loss and gradients of the iteration's batches; sets gradient_norm_.
   double ComputeGradients();
-  // The mean held-out loss over eval_iters batches.
-  double Evaluate();
+  // Fills in the held-out loss over eval_iters batches, in nats per token and bits per byte.
+  void Evaluate(MetricsRow* row);
   Status RecordEvaluation(MetricsRow* row, const TrainEvents& events);
   Status CheckFinite(double loss);
   std::string DescribeNonFinite(double loss);
@@ -80,6 +83,7 @@ class Trainer {
   std::unique_ptr<Activations> activations_;
   std::vector<Batch> batches_;  // [grad_accum]
   double gradient_norm_ = 0;
+  std::optional<LossFloor> floor_;
   std::chrono::steady_clock::time_point start_;
   double elapsed_before_ = 0;  // seconds of the runs that this one resumes
 };

@@ -1,7 +1,8 @@
 // What the differential tests of kernels share.
 #pragma once
 
-#include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "base/parallel.h"
 #include "support/compare.h"
@@ -23,14 +24,6 @@ std::vector<T> ExactArray(int64_t n, uint32_t stream) {
     out.push_back(static_cast<T>(std::nearbyint(x * 16) / 16));
   }
   return out;
-}
-
-// The largest value of `error()` over the instruction sets of this machine.
-template <class Error>
-double WorstOverTargets(const Error& error) {
-  double worst = 0;
-  ForEachTarget([&] { worst = std::max(worst, error()); });
-  return worst;
 }
 
 // Whether `result()` is the same with 1, 2, 3 and 8 threads, for every instruction set.

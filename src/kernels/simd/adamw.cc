@@ -27,7 +27,7 @@ void Adamw(const AdamwArgs<>& args) {
   const float decay = static_cast<float>(args.learning_rate * args.weight_decay);
   const float eps = static_cast<float>(args.eps);
   const float grad_scale = static_cast<float>(args.grad_scale);
-  const Split split = SplitBy(args.n, kGrain);
+  const Split split = SplitNumbers(args.n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     float* params = args.param + split.begin(piece);
     float* ms = args.m + split.begin(piece);

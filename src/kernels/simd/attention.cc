@@ -13,6 +13,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/simd/random-inl.h"
+
 #ifndef HEED_KERNELS_SIMD_ATTENTION_CC_
 #define HEED_KERNELS_SIMD_ATTENTION_CC_
 
@@ -59,8 +61,9 @@ class Scratch {
 // The rows of one key/value head: row r is query t0 + r / heads of head h0 + r % heads.
 struct Rows {
   int64_t b, h0, heads, t0, count;
-  int64_t t(int64_t r) const { return t0 + r / heads; }
-  int64_t h(int64_t r) const { return h0 + r % heads; }
+  // Dividing costs more than the rest of a row's bookkeeping.
+  int64_t t(int64_t r) const { return t0 + (heads == 1 ? r : r / heads); }
+  int64_t h(int64_t r) const { return h0 + (heads == 1 ? 0 : r % heads); }
 };
 
 // Query t sees the keys First(t) <= s < Last(t); both can be below 0.
@@ -90,24 +93,6 @@ inline int64_t OutputOffset(const AttentionArgs<>& a, const Rows& rows, int64_t 
 inline int64_t RowIndex(const AttentionArgs<>& a, const Rows& rows, int64_t r) {
   return (rows.b * a.H + rows.h(r)) * a.T_ + rows.t(r);
 }
-
-// What dropout multiplies a weight with.
-class Dropout {
- public:
-  explicit Dropout(const DropoutArgs& a)
-      : key_(a.key),
-        // u >= p for the 24-bit u = bits / 2^24, without rounding p.
-        least_(static_cast<uint32_t>(std::ceil(a.p * 0x1p24))),
-        kept_(static_cast<float>(1 / (1 - a.p))) {}
-  float operator()(int64_t index) const {
-    return RandomBits(key_, static_cast<uint64_t>(index)) >> 8 >= least_ ? kept_ : 0.0f;
-  }
-
- private:
-  RandomKey key_;
-  uint32_t least_;
-  float kept_;
-};
 
 // Runs items in pieces of at least kPieceWork multiplications.
 template <class Body>
@@ -165,8 +150,45 @@ HWY_INLINE Vec Exp(Vec x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::MulAdd(scale, p, scale));
 }
 
+// ln x for normal x > 0, to about 1e-7 absolute: a guess from the exponent and a parabola for the
+// mantissa, good to 0.007, then a step of Halley's method on e^y = x, which cubes that error.
+HWY_INLINE Vec Log(Vec x) {
+  const Tag d;
+  const hn::RebindToSigned<Tag> di;
+  const auto bits = hn::BitCast(di, x);
+  const Vec exponent = hn::ConvertTo(d, hn::Sub(hn::ShiftRight<23>(bits), hn::Set(di, 127)));
+  const Vec m =
+      hn::BitCast(d, hn::Or(hn::And(bits, hn::Set(di, 0x007FFFFF)), hn::Set(di, 0x3F800000)));
+  // log2 m is close to -m²/3 + 2m - 5/3, which is exact at 1 and 2.
+  const Vec log2m =
+      hn::MulAdd(hn::MulAdd(m, hn::Set(d, -1.0f / 3), hn::Set(d, 2.0f)), m, hn::Set(d, -5.0f / 3));
+  const Vec guess = hn::Mul(hn::Add(exponent, log2m), hn::Set(d, 0.693147181f));
+  const Vec e = Exp(guess);
+  return hn::MulAdd(hn::Set(d, 2.0f), hn::Div(hn::Sub(x, e), hn::Add(x, e)), guess);
+}
+
 HWY_INLINE float ReduceSum(Vec v) { return hn::GetLane(hn::SumOfLanes(Tag(), v)); }
 HWY_INLINE float ReduceMax(Vec v) { return hn::GetLane(hn::MaxOfLanes(Tag(), v)); }
+
+// What dropout multiplies the weights index .. index + n - 1 with, n <= kTile; writes whole
+// vectors.
+void DropoutFactors(const DropoutArgs& a, int64_t index, int64_t n, float* factors) {
+  const Tag d;
+  const hn::RebindToSigned<Tag> di;
+  // Room for the words before the first in its block, and behind the last in its group and vector.
+  alignas(64) uint32_t words[kTile + 64];
+  RandomWords(a.key, static_cast<uint64_t>(index / 4), static_cast<size_t>(index % 4 + n + 3) / 4,
+              words);
+  const auto* bits = reinterpret_cast<const int32_t*>(words + index % 4);
+  // u >= p for the 24-bit u = bits / 2^24, without rounding p.
+  const auto least = hn::Set(di, static_cast<int32_t>(std::ceil(a.p * 0x1p24)));
+  const Vec kept = hn::Set(d, static_cast<float>(1 / (1 - a.p)));
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const auto u = hn::BitCast(
+        di, hn::ShiftRight<8>(hn::BitCast(hn::RebindToUnsigned<Tag>(), hn::LoadU(di, bits + j))));
+    hn::StoreU(hn::IfThenZeroElse(hn::RebindMask(d, hn::Lt(u, least)), kept), d, factors + j);
+  }
+}
 
 // ---- Register tiles
 
@@ -340,6 +362,27 @@ void PackTransposed(const float* in, int64_t stride, int64_t n, int64_t D, float
   }
 }
 
+struct Constant {
+  float x;
+  float operator()(int64_t) const { return x; }
+};
+
+// target(r) [D] = factor(r) · row r of in [rows, padded].
+template <class Factor, class Target>
+void StoreRows(const float* in, int64_t rows, int64_t padded, int64_t D, const Factor& factor,
+               const Target& target) {
+  const Tag d;
+  for (int64_t r = 0; r < rows; ++r, in += padded) {
+    const float scale = factor(r);
+    float* out = target(r);
+    int64_t i = 0;
+    for (; i + kLanes <= D; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::Load(d, in + i), hn::Set(d, scale)), d, out + i);
+    }
+    for (; i < D; ++i) out[i] = in[i] * scale;
+  }
+}
+
 // ---- Forward
 
 // The part of a key tile that each row of a block sees: keys first[r] <= j < last[r] of the tile.
@@ -418,11 +461,14 @@ HWY_NOINLINE void SoftmaxStep(const BlockSight& sight, float* scores, float* max
 
 void DropWeights(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t key0,
                  const BlockSight& sight, float* weights) {
-  const Dropout factor(a.dropout);
+  const Tag d;
+  const int64_t columns = sight.vectors() * kLanes;
+  alignas(64) float factors[kTile];
   for (int64_t r = 0; r < sight.rows; ++r) {
-    const int64_t index = RowIndex(a, rows, r0 + r) * a.S + key0;
-    for (int64_t j = sight.first[r]; j < sight.last[r]; ++j) {
-      weights[r * kTile + j] *= factor(index + j);
+    DropoutFactors(a.dropout, RowIndex(a, rows, r0 + r) * a.S + key0, columns, factors);
+    float* row = weights + r * kTile;
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      hn::Store(hn::Mul(hn::Load(d, row + j), hn::Load(d, factors + j)), d, row + j);
     }
   }
 }
@@ -452,28 +498,32 @@ void AddValues(const BlockSight& sight, const float* weights, const float* facto
   }
 }
 
-void StoreOutput(const AttentionArgs<>& a, const Rows& rows, int64_t r, float max, float total,
-                 const float* z) {
+// 1 / total for kLanes rows, and 0 for a row that sees no key.
+HWY_INLINE Vec Shares(Vec total) {
   const Tag d;
-  const bool blind = total == 0;
-  if (a.lse) a.lse[RowIndex(a, rows, r)] = blind ? kHidden : max + std::log(total);
-  const float share = blind ? 0.0f : 1 / total;
-  float* out = a.z + OutputOffset(a, rows, r);
-  int64_t i = 0;
-  for (; i + kLanes <= a.D; i += kLanes) {
-    hn::StoreU(hn::Mul(hn::Load(d, z + i), hn::Set(d, share)), d, out + i);
-  }
-  for (; i < a.D; ++i) out[i] = z[i] * share;
+  return hn::IfThenZeroElse(hn::Eq(total, hn::Zero(d)), hn::Div(hn::Set(d, 1.0f), total));
+}
+
+// lse = max + ln total for the kLanes rows from r0 on, -inf for a row that sees no key.
+void StoreLse(const AttentionArgs<>& a, const Rows& rows, int64_t r0, Vec max, Vec total) {
+  if (!a.lse) return;
+  const Tag d;
+  alignas(64) float lse[kLanes];
+  const auto blind = hn::Eq(total, hn::Zero(d));
+  hn::Store(hn::IfThenElse(blind, hn::Set(d, kHidden), hn::Add(max, Log(total))), d, lse);
+  const int64_t lanes = std::min(kLanes, rows.count - r0);
+  for (int64_t l = 0; l < lanes; ++l) a.lse[RowIndex(a, rows, r0 + l)] = lse[l];
 }
 
 void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
   const Tag d;
   const int64_t D = a.D, padded = RoundUp(D), count = rows.count;
-  Scratch scratch(count * (D + padded + kLanes + 1) + (kBlock + D + padded) * kTile);
+  Scratch scratch(count * (D + padded + kLanes + 2) + (kBlock + D + padded) * kTile + 4 * kLanes);
   float* q = scratch.Take(count * D + kLanes);
   float* z = scratch.Take(count * padded);
   float* sum = scratch.Take(count * kLanes);
-  float* max = scratch.Take(count);
+  float* max = scratch.Take(count + kLanes);
+  float* total = scratch.Take(count + kLanes);
   float* scores = scratch.Take(kBlock * kTile);
   float* keys = scratch.Take(D * kTile);
   float* packed_values = scratch.Take(kTile * padded);
@@ -517,9 +567,15 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
       AddValues(block, scores, factor, values, values_row, z + r0 * padded, padded);
     }
   }
-  for (int64_t r = 0; r < count; ++r) {
-    StoreOutput(a, rows, r, max[r], ReduceSum(hn::Load(d, sum + r * kLanes)), z + r * padded);
+  for (int64_t r = 0; r < count; ++r) total[r] = ReduceSum(hn::Load(d, sum + r * kLanes));
+  for (int64_t r = 0; r < count; r += kLanes) {
+    const Vec totals = hn::Load(d, total + r);
+    StoreLse(a, rows, r, hn::Load(d, max + r), totals);
+    hn::Store(Shares(totals), d, total + r);
   }
+  StoreRows(
+      z, count, padded, D, [&](int64_t r) { return total[r]; },
+      [&](int64_t r) { return a.z + OutputOffset(a, rows, r); });
 }
 
 // ---- Small heads: queries in the lanes of a vector
@@ -548,12 +604,14 @@ struct LaneSight {
   }
 };
 
-// Dropout factors of key s in every lane.
-Vec LaneFactors(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t lanes, int64_t s) {
-  const Dropout dropout(a.dropout);
-  alignas(64) float factors[kLanes] = {};
-  for (int64_t r = 0; r < lanes; ++r) factors[r] = dropout(RowIndex(a, rows, r0 + r) * a.S + s);
-  return hn::Load(Tag(), factors);
+// Dropout factors [n, kLanes] of keys s0 .. s0 + n - 1, n <= kTile, in every lane.
+void LaneFactors(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t lanes, int64_t s0,
+                 int64_t n, float* factors) {
+  alignas(64) float row[kTile];
+  for (int64_t r = 0; r < lanes; ++r) {
+    DropoutFactors(a.dropout, RowIndex(a, rows, r0 + r) * a.S + s0, n, row);
+    for (int64_t j = 0; j < n; ++j) factors[j * kLanes + r] = row[j];
+  }
 }
 
 // x · y[0 .. kD - 1], the second broadcast.
@@ -589,7 +647,7 @@ template <int kD>
 void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   const Tag d;
   const Sight sight(a, rows.b);
-  alignas(64) float scores[kTile * kLanes];
+  alignas(64) float scores[kTile * kLanes], factors[kTile * kLanes] = {};
   for (int64_t r0 = 0; r0 < rows.count; r0 += kLanes) {
     const LaneSight lanes(sight, rows, r0);
     Vec q[kD], z[kD], max = hn::Set(d, kHidden), sum = hn::Zero(d);
@@ -611,13 +669,13 @@ void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
       max = largest;
       sum = hn::Mul(sum, factor);
       for (int i = 0; i < kD; ++i) z[i] = hn::Mul(z[i], factor);
+      const bool drop = a.dropout.p > 0;
+      if (drop) LaneFactors(a, rows, r0, lanes.rows, key0, n, factors);
       for (int64_t j = 0; j < n; ++j) {
         const Vec score = hn::Load(d, scores + j * kLanes);
         Vec weight = Exp(hn::Sub(score, base));
         sum = hn::Add(sum, weight);
-        if (a.dropout.p > 0) {
-          weight = hn::Mul(weight, LaneFactors(a, rows, r0, lanes.rows, key0 + j));
-        }
+        if (drop) weight = hn::Mul(weight, hn::Load(d, factors + j * kLanes));
         const auto sees = hn::Ne(score, hn::Set(d, kHidden));
         const float* v = a.v + offset + j * a.kv_row;
         for (int i = 0; i < kD; ++i) {
@@ -625,16 +683,10 @@ void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
         }
       }
     }
-    alignas(64) float totals[kLanes], maxima[kLanes];
-    hn::Store(sum, d, totals);
-    hn::Store(max, d, maxima);
-    const auto blind = hn::Eq(sum, hn::Zero(d));
-    const Vec share = hn::IfThenZeroElse(blind, hn::Div(hn::Set(d, 1.0f), sum));
+    StoreLse(a, rows, r0, max, sum);
+    const Vec share = Shares(sum);
     for (int i = 0; i < kD; ++i) z[i] = hn::Mul(z[i], share);
     Scatter<kD>(z, lanes.rows, [&](int64_t l) { return a.z + OutputOffset(a, rows, r0 + l); });
-    for (int64_t l = 0; a.lse && l < lanes.rows; ++l) {
-      a.lse[RowIndex(a, rows, r0 + l)] = maxima[l] + std::log(totals[l]);
-    }
   }
 }
 
@@ -671,14 +723,11 @@ HWY_NOINLINE void BackwardStep(const AttentionArgs<>& a, const Rows& rows, int64
   const Tag d;
   const int64_t columns = sight.vectors() * kLanes;
   alignas(64) float factors[kTile];
-  std::fill(factors, factors + kTile, 1.0f);
-  const Dropout dropout(a.dropout);
   for (int64_t r = 0; r < sight.rows; ++r) {
     float* row = weights + r * kTile;
     float* drow = dweights + r * kTile;
     if (a.dropout.p > 0) {
-      const int64_t index = RowIndex(a, rows, r0 + r) * a.S + key0;
-      for (int64_t j = sight.first[r]; j < sight.last[r]; ++j) factors[j] = dropout(index + j);
+      DropoutFactors(a.dropout, RowIndex(a, rows, r0 + r) * a.S + key0, columns, factors);
     }
     const bool whole = sight.Whole(r);
     const Vec base = hn::Set(d, lse[r]), mean = hn::Set(d, delta[r]);
@@ -719,21 +768,6 @@ void AddTransposed(const Sight& sight, const Rows& all, int64_t row0, int64_t ro
     p.k0 = std::max<int64_t>(0, first);
     p.k1 = sight.window > 0 ? std::min(rows, last) : rows;
     BlockProduct<Start::kAdd>(p, keys, padded / kLanes);
-  }
-}
-
-// out [D] = (or +=) factor · in, for every row.
-template <class Target>
-void StoreRows(const float* in, int64_t rows, int64_t padded, int64_t D, float factor,
-               const Target& target) {
-  const Tag d;
-  for (int64_t r = 0; r < rows; ++r, in += padded) {
-    float* out = target(r);
-    int64_t i = 0;
-    for (; i + kLanes <= D; i += kLanes) {
-      hn::StoreU(hn::Mul(hn::Load(d, in + i), hn::Set(d, factor)), d, out + i);
-    }
-    for (; i < D; ++i) out[i] = in[i] * factor;
   }
 }
 
@@ -816,11 +850,13 @@ void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, in
       AddTransposed(sight, rows, row0, chunk, key0, n, weights, dz, padded, dv);
       AddTransposed(sight, rows, row0, chunk, key0, n, dweights, q, padded, dk);
     }
-    StoreRows(dk, n, padded, D, 1, [&](int64_t j) { return a.dk + offset + j * a.kv_row; });
-    StoreRows(dv, n, padded, D, 1, [&](int64_t j) { return a.dv + offset + j * a.kv_row; });
+    StoreRows(dk, n, padded, D, Constant{1},
+              [&](int64_t j) { return a.dk + offset + j * a.kv_row; });
+    StoreRows(dv, n, padded, D, Constant{1},
+              [&](int64_t j) { return a.dv + offset + j * a.kv_row; });
   }
   if (partial) return;
-  StoreRows(dq, count, padded, D, a.scale,
+  StoreRows(dq, count, padded, D, Constant{a.scale},
             [&](int64_t r) { return a.dq + (QueryRow(a, rows, r) - a.q); });
 }
 
@@ -830,7 +866,7 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   const Tag d;
   const hn::RebindToSigned<Tag> di;
   const int64_t count = rows.count;
-  Scratch scratch(count * (2 + kD));
+  Scratch scratch(count * (2 + kD) + 2 * kLanes);
   float* delta = scratch.Take(count + kLanes);
   float* lse = scratch.Take(count + kLanes);
   float* scaled = scratch.Take(count * kD);
@@ -840,6 +876,7 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   }
 
   const Sight sight(a, rows.b);
+  alignas(64) float factors[kTile * kLanes] = {};
   const float* k = a.k + KeyOffset(a, rows);
   const float* v = a.v + KeyOffset(a, rows);
   for (int64_t r0 = 0; r0 < count; r0 += kLanes) {
@@ -852,12 +889,14 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
     for (int i = 0; i < kD; ++i) dq[i] = hn::Zero(d);
     const Vec base = hn::LoadU(d, lse + r0), mean = hn::LoadU(d, delta + r0);
     for (int64_t s = lanes.begin; s < lanes.end; ++s) {
+      const int64_t j = (s - lanes.begin) % kTile;
+      if (a.dropout.p > 0 && j == 0) {
+        LaneFactors(a, rows, r0, lanes.rows, s, std::min(kTile, lanes.end - s), factors);
+      }
       const float* key = k + s * a.kv_row;
       const Vec weight = hn::IfThenElseZero(lanes.Sees(s), Exp(hn::Sub(Dot<kD>(q, key), base)));
       Vec dweight = Dot<kD>(dz, v + s * a.kv_row);
-      if (a.dropout.p > 0) {
-        dweight = hn::Mul(dweight, LaneFactors(a, rows, r0, lanes.rows, s));
-      }
+      if (a.dropout.p > 0) dweight = hn::Mul(dweight, hn::Load(d, factors + j * kLanes));
       const Vec dscore = hn::Mul(weight, hn::Sub(dweight, mean));
       for (int i = 0; i < kD; ++i) dq[i] = hn::MulAdd(dscore, hn::Set(d, key[i]), dq[i]);
     }
@@ -866,7 +905,6 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
                 [&](int64_t l) { return a.dq + (QueryRow(a, rows, r0 + l) - a.q); });
   }
 
-  const Dropout dropout(a.dropout);
   for (int64_t s0 = 0; s0 < a.S; s0 += kLanes) {
     const int64_t lanes = std::min(kLanes, a.S - s0);
     Vec keys[kD], values[kD], dk[kD], dv[kD];
@@ -887,9 +925,7 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
           sees, Exp(hn::Sub(Dot<kD>(keys, scaled + r * kD), hn::Set(d, lse[r]))));
       Vec dweight = Dot<kD>(values, dz), kept = weight;
       if (a.dropout.p > 0) {
-        alignas(64) float factors[kLanes] = {};
-        const int64_t index = RowIndex(a, rows, r) * a.S + s0;
-        for (int64_t l = 0; l < lanes; ++l) factors[l] = dropout(index + l);
+        DropoutFactors(a.dropout, RowIndex(a, rows, r) * a.S + s0, lanes, factors);
         const Vec factor = hn::Load(d, factors);
         dweight = hn::Mul(dweight, factor);
         kept = hn::Mul(kept, factor);
@@ -936,7 +972,7 @@ void Backward(const AttentionArgs<>& a) {
       }
     }
     const Rows all = head(i);
-    StoreRows(dq, rows, RoundUp(a.D), a.D, a.scale,
+    StoreRows(dq, rows, RoundUp(a.D), a.D, Constant{a.scale},
               [&](int64_t r) { return a.dq + (QueryRow(a, all, r) - a.q); });
   });
 }

@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "base/parallel.h"
-#include "kernels/simd/exp-inl.h"
 #include "kernels/simd/lanes-inl.h"
+#include "kernels/simd/math-inl.h"
 #include "kernels/simd/split.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -20,7 +20,7 @@ void Dropout(float* x, int64_t n, uint64_t first, const DropoutArgs& args) {
   // A uniform number is k / 2^24, so that k / 2^24 >= p is k >= ceil(2^24 p), exactly.
   const int32_t least = static_cast<int32_t>(std::ceil(args.p * 0x1p24));
   const float scale = static_cast<float>(1.0 / (1.0 - args.p));
-  const Split split = SplitBy(n, kGrain);
+  const Split split = SplitNumbers(n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     constexpr size_t kBatch = 1024;
     // Up to three words before the batch, and a group and a vector that reach over its end.

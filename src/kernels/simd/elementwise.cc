@@ -14,7 +14,7 @@ namespace heed::simd::HWY_NAMESPACE {
 namespace {
 
 void Add(float* y, const float* x, int64_t n) {
-  const Split split = SplitBy(n, kGrain);
+  const Split split = SplitNumbers(n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     float* to = y + split.begin(piece);
     const float* from = x + split.begin(piece);
@@ -83,7 +83,7 @@ double SumSquaresOf(const float* x, size_t n) {
 }
 
 double SumSquares(const float* x, int64_t n) {
-  const Split split = SplitBy(n, kGrain);
+  const Split split = SplitNumbers(n);
   double* partials = reinterpret_cast<double*>(Scratch(split.pieces * sizeof(double)));
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     partials[piece] = SumSquaresOf(x + split.begin(piece), split.length(piece));

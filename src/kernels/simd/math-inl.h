@@ -15,17 +15,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace heed::simd::HWY_NAMESPACE {
 
-// e^x to 1 ulp. Results below 2^-125.5 are 0, above the largest float infinity; NaN stays NaN.
+// e^x with a relative error below 2^-23. Results below 2^-125.5 are 0, those above the largest
+// float infinity; NaN stays NaN.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::RebindToSigned<D> di;
-  // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 is split so that n times its upper part is exact.
-  const V clamped = hn::Min(hn::Max(x, hn::Set(d, -104.0f)), hn::Set(d, 89.0f));
-  const auto n = hn::NearestInt(hn::Mul(clamped, hn::Set(d, 1.442695041f)));
-  const V nf = hn::ConvertTo(d, n);
-  V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), clamped);
-  r = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4f), r);
+  // Comparisons and not Min and Max, which lose NaN on some targets.
+  const V highest = hn::Set(d, 89.0f), lowest = hn::Set(d, -87.33f);
+  x = hn::IfThenElse(hn::Gt(x, highest), highest, x);
+  x = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 · 2^23 rounds n to an integer in the low bits
+  // of the sum; the 126 makes these the biased exponent of 2^(n-1). ln 2 is split so that n times
+  // its upper part is exact.
+  const V magic = hn::Set(d, 0x1.8p23f + 126);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.442695041f), magic);
+  const V n = hn::Sub(shifted, magic);
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   // 2 e^r: minimax of degree 6 with the first two terms exact, relative error 3.1e-9. It is doubled
   // so that the power of two that is left, 2^(n-1), is a float for every finite result.
   V p = hn::Set(d, 0x1.6a2434p-9f);
@@ -35,28 +42,24 @@ HWY_INLINE V Exp(D d, V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 0x1.fffffcp-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 2.0f));
   p = hn::MulAdd(p, r, hn::Set(d, 2.0f));
-  const auto exponent = hn::Max(hn::Add(n, hn::Set(di, 126)), hn::Zero(di));
-  const V y = hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(exponent)));
-  return hn::IfThenElse(hn::IsNaN(x), x, y);
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
-// s = 1 / (1 + e^-x) and 1 - s, each to a few ulp however small: only e^-|x| <= 1 is formed.
+// s = 1 / (1 + e^-x) and rest = 1 - s, each to a few ulp however small, from -x.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE void SigmoidPair(D d, V x, V& s, V& one_minus_s) {
+HWY_INLINE void SigmoidPair(D d, V minus_x, V& s, V& rest) {
   namespace hn = hwy::HWY_NAMESPACE;
   const V one = hn::Set(d, 1.0f);
-  const V e = Exp(d, hn::Neg(hn::Abs(x)));
-  const V larger = hn::Div(one, hn::Add(one, e));
-  const V smaller = hn::Mul(e, larger);
-  const auto negative = hn::Lt(x, hn::Zero(d));
-  s = hn::IfThenElse(negative, smaller, larger);
-  one_minus_s = hn::IfThenElse(negative, larger, smaller);
+  const V e = Exp(d, minus_x);
+  s = hn::Div(one, hn::Add(one, e));
+  // 1 - s = e·s; where e is bounded, s is 0: the bound keeps 0 · infinity away.
+  rest = hn::Mul(hn::Min(e, hn::Set(d, 0x1p126f)), s);
 }
 
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
-  V s, one_minus_s;
-  SigmoidPair(d, x, s, one_minus_s);
+  V s, rest;
+  SigmoidPair(d, hwy::HWY_NAMESPACE::Neg(x), s, rest);
   return s;
 }
 
@@ -65,26 +68,27 @@ HWY_INLINE V Sigmoid(D d, V x) {
 inline constexpr float kGeluLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
 inline constexpr float kGeluCubic = 0.07135481282691803f;  // 2 sqrt(2/pi) · 0.044715
 
-template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE V Gelu(D d, V x) {
-  namespace hn = hwy::HWY_NAMESPACE;
-  const V slope = hn::MulAdd(hn::Set(d, kGeluCubic), hn::Mul(x, x), hn::Set(d, kGeluLinear));
-  return hn::Mul(x, Sigmoid(d, hn::Mul(x, slope)));
-}
-
-// y = gelu(x), the same bits as Gelu, and dy = gelu'(x) = s + x·s·(1 - s)·(2u)'.
+// y = gelu(x) and dy = gelu'(x) = s + x·s·(1 - s)·(2u)', s = sigmoid(2u).
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE void GeluWithDerivative(D d, V x, V& y, V& dy) {
   namespace hn = hwy::HWY_NAMESPACE;
-  const V linear = hn::Set(d, kGeluLinear), x2 = hn::Mul(x, x);
-  const V slope = hn::MulAdd(hn::Set(d, kGeluCubic), x2, linear);
+  const V x2 = hn::Mul(x, x);
+  const V slope = hn::NegMulAdd(hn::Set(d, kGeluCubic), x2, hn::Set(d, -kGeluLinear));
   V s, one_minus_s;
-  SigmoidPair(d, hn::Mul(x, slope), s, one_minus_s);
+  SigmoidPair(d, hn::Mul(x, slope), s, one_minus_s);  // x · slope = -2u
   y = hn::Mul(x, s);
-  // s·(1 - s) is 0 long before |x| = 100: the bound keeps 0 · infinity away.
+  // Where x² is bounded s·(1 - s) is 0: no 0 · infinity here either.
   const V bounded = hn::Min(x2, hn::Set(d, 1e4f));
-  const V derivative = hn::MulAdd(hn::Set(d, 3 * kGeluCubic), bounded, linear);
+  const V derivative = hn::MulAdd(hn::Set(d, 3 * kGeluCubic), bounded, hn::Set(d, kGeluLinear));
   dy = hn::MulAdd(hn::Mul(y, one_minus_s), derivative, s);
+}
+
+// The y of GeluWithDerivative, to the bit.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Gelu(D d, V x) {
+  V y, dy;
+  GeluWithDerivative(d, x, y, dy);
+  return y;
 }
 
 }  // namespace heed::simd::HWY_NAMESPACE

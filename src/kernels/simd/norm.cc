@@ -29,23 +29,30 @@ double Mean(const float* x, size_t C) {
   return sum / static_cast<double>(C);
 }
 
-// The variance from the differences to the mean, over a row that the first pass left in the cache.
-Moments MomentsOf(const NormArgs<>& args, const float* x) {
-  const size_t C = args.C;
-  Moments row;
-  if (!args.rms) row.mean = static_cast<float>(Mean(x, C));
-  const FloatVec mean = Set(row.mean);
+// The rest of a row's mean alone. Two sums, the second idle, are added in the order of
+// FindVariance, so that y recomputed has the bits of y.
+double Rest(const float* x, size_t C, float mean) {
+  const FloatVec shift = Set(mean);
   double sums[2];
   SumVectors<2>(C, sums, [&](size_t i, auto lanes, FloatVec* s) HWY_ATTR {
+    s[0] = hn::Add(s[0], hn::Sub(lanes.Load(x + i), shift));
+  });
+  return sums[0] / static_cast<double>(C);
+}
+
+// The variance from the differences to the mean, over a row that the first pass left in the cache.
+void FindVariance(const NormArgs<>& args, const float* x, Moments* row) {
+  const double C = static_cast<double>(args.C);
+  const FloatVec mean = Set(row->mean);
+  double sums[2];
+  SumVectors<2>(args.C, sums, [&](size_t i, auto lanes, FloatVec* s) HWY_ATTR {
     const FloatVec d = hn::Sub(lanes.Load(x + i), mean);
     s[0] = hn::Add(s[0], d);
     s[1] = hn::MulAdd(d, d, s[1]);
   });
-  const double rest = args.rms ? 0 : sums[0] / static_cast<double>(C);
-  const double variance = sums[1] / static_cast<double>(C) - rest * rest;
-  row.rest = static_cast<float>(rest);
-  row.rstd = static_cast<float>(1.0 / std::sqrt(variance + args.eps));
-  return row;
+  const double rest = args.rms ? 0 : sums[0] / C;
+  row->rest = static_cast<float>(rest);
+  row->rstd = static_cast<float>(1.0 / std::sqrt(sums[1] / C - rest * rest + args.eps));
 }
 
 void ApplyRow(const NormArgs<>& args, const float* x, const Moments& row, float* y) {
@@ -66,39 +73,53 @@ void ApplyRow(const NormArgs<>& args, const float* x, const Moments& row, float*
   }
 }
 
-template <class Row>
-void ForRows(const NormArgs<>& args, const Row& body) {
+// Rows that go through each step together: one row's sums, roots and quotients hide behind the
+// others' loads.
+constexpr int64_t kRows = 4;
+
+// body(first, count) for up to kRows rows at a time.
+template <class Body>
+void ForRows(const NormArgs<>& args, const Body& body) {
   const Split split = SplitRows(args.rows, args.C);
-  ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
-    for (int64_t r = split.begin(piece); r < split.end(piece); ++r) body(r);
+  ParallelFor(split.pieces, [&](int64_t piece) {
+    for (int64_t r = split.begin(piece); r < split.end(piece); r += kRows) {
+      body(r, std::min(kRows, split.end(piece) - r));
+    }
   });
 }
 
 void NormForward(const NormArgs<>& args) {
-  ForRows(args, [&](int64_t r) HWY_ATTR {
-    const float* x = args.x + r * args.C;
-    const Moments row = MomentsOf(args, x);
-    if (!args.rms) args.mean[r] = row.mean;
-    args.rstd[r] = row.rstd;
-    ApplyRow(args, x, row, args.y + r * args.C);
+  ForRows(args, [&](int64_t first, int64_t count) {
+    const int64_t C = args.C;
+    const float* x = args.x + first * C;
+    Moments rows[kRows];
+    if (!args.rms) {
+      for (int64_t k = 0; k < count; ++k) {
+        args.mean[first + k] = rows[k].mean = static_cast<float>(Mean(x + k * C, C));
+      }
+    }
+    for (int64_t k = 0; k < count; ++k) FindVariance(args, x + k * C, &rows[k]);
+    for (int64_t k = 0; k < count; ++k) {
+      args.rstd[first + k] = rows[k].rstd;
+      ApplyRow(args, x + k * C, rows[k], args.y + (first + k) * C);
+    }
   });
 }
 
-// Finds `rest` again as forward did, so that y has the same bits.
 void NormApply(const NormArgs<>& args) {
-  ForRows(args, [&](int64_t r) HWY_ATTR {
-    const float* x = args.x + r * args.C;
-    Moments row{0, 0, args.rstd[r]};
-    if (!args.rms) {
-      row.mean = args.mean[r];
-      const FloatVec mean = Set(row.mean);
-      double sums[2];
-      SumVectors<2>(args.C, sums, [&](size_t i, auto lanes, FloatVec* s) HWY_ATTR {
-        s[0] = hn::Add(s[0], hn::Sub(lanes.Load(x + i), mean));
-      });
-      row.rest = static_cast<float>(sums[0] / static_cast<double>(args.C));
+  ForRows(args, [&](int64_t first, int64_t count) {
+    const int64_t C = args.C;
+    const float* x = args.x + first * C;
+    Moments rows[kRows];
+    for (int64_t k = 0; k < count; ++k) {
+      rows[k].rstd = args.rstd[first + k];
+      if (args.rms) continue;
+      rows[k].mean = args.mean[first + k];
+      rows[k].rest = static_cast<float>(Rest(x + k * C, C, rows[k].mean));
     }
-    ApplyRow(args, x, row, args.y + r * args.C);
+    for (int64_t k = 0; k < count; ++k) {
+      ApplyRow(args, x + k * C, rows[k], args.y + (first + k) * C);
+    }
   });
 }
 
@@ -171,7 +192,6 @@ void SumPartials(const float* partials, int64_t count, size_t stride, size_t C, 
 }
 
 void NormBackward(const NormArgs<>& args) {
-  constexpr int64_t kRows = 4;
   const int64_t C = args.C;
   const Split split = SplitRows(args.rows, C, kMostPartials);
   const int64_t partials = std::max<int64_t>(1, split.pieces);  // no rows: sums of 0

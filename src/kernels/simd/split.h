@@ -27,11 +27,21 @@ inline Split SplitBy(int64_t total, int64_t size) {
   return {total, size, (total + size - 1) / size};
 }
 
+// As few runs of at most `size` things as there can be, of nearly equal lengths that are multiples
+// of `unit`, a divisor of size.
+inline Split SplitEvenly(int64_t total, int64_t size, int64_t unit = 1) {
+  const int64_t pieces = std::max<int64_t>(1, (total + size - 1) / size);
+  return SplitBy(total, std::max<int64_t>(1, (total + pieces * unit - 1) / (pieces * unit)) * unit);
+}
+
+// Runs of n numbers; all but the last are whole cache lines.
+inline Split SplitNumbers(int64_t n) { return SplitEvenly(n, kGrain, 16); }
+
 // Runs of whole rows of C numbers, at most `most` runs.
 inline Split SplitRows(int64_t rows, int64_t C,
                        int64_t most = std::numeric_limits<int64_t>::max()) {
   const int64_t by_grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, C));
-  return SplitBy(rows, std::max(by_grain, rows / most + (rows % most != 0)));
+  return SplitEvenly(rows, std::max(by_grain, rows / most + (rows % most != 0)));
 }
 
 // Runs of a reduction over rows that each keep partial sums.

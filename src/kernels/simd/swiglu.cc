@@ -6,34 +6,29 @@
 #include <hwy/highway.h>
 
 #include "base/parallel.h"
-#include "kernels/simd/exp-inl.h"
 #include "kernels/simd/lanes-inl.h"
+#include "kernels/simd/math-inl.h"
 #include "kernels/simd/split.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heed::simd::HWY_NAMESPACE {
 namespace {
 
-HWY_INLINE FloatVec Sigmoid(FloatVec x) {
-  const FloatVec one = Set(1.0f);
-  return hn::Div(one, hn::Add(one, Exp(FloatTag(), hn::Neg(x))));
-}
-
 void SwigluForward(const SwigluArgs<>& args) {
-  const Split split = SplitBy(args.n, kGrain);
+  const Split split = SplitNumbers(args.n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     const float* gate = args.gate + split.begin(piece);
     const float* up = args.up + split.begin(piece);
     float* h = args.h + split.begin(piece);
     ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
       const FloatVec x = lanes.Load(gate + i);
-      lanes.Store(hn::Mul(hn::Mul(x, Sigmoid(x)), lanes.Load(up + i)), h + i);
+      lanes.Store(hn::Mul(hn::Mul(x, Sigmoid(FloatTag(), x)), lanes.Load(up + i)), h + i);
     });
   });
 }
 
 void SwigluBackward(const SwigluArgs<>& args) {
-  const Split split = SplitBy(args.n, kGrain);
+  const Split split = SplitNumbers(args.n);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     float* gates = args.gate + split.begin(piece);
     float* ups = args.up + split.begin(piece);
@@ -41,10 +36,11 @@ void SwigluBackward(const SwigluArgs<>& args) {
     const float* dhs = args.dh + split.begin(piece);
     ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
       const FloatVec gate = lanes.Load(gates + i), up = lanes.Load(ups + i);
-      const FloatVec dh = lanes.Load(dhs + i), one = Set(1.0f);
-      const FloatVec sigmoid = Sigmoid(gate);
+      const FloatVec dh = lanes.Load(dhs + i);
+      FloatVec sigmoid, rest;
+      SigmoidPair(FloatTag(), hn::Neg(gate), sigmoid, rest);
       const FloatVec silu = hn::Mul(gate, sigmoid);
-      const FloatVec slope = hn::Mul(sigmoid, hn::MulAdd(gate, hn::Sub(one, sigmoid), one));
+      const FloatVec slope = hn::Mul(sigmoid, hn::MulAdd(gate, rest, Set(1.0f)));
       lanes.Store(hn::Mul(silu, up), h + i);
       lanes.Store(hn::Mul(hn::Mul(dh, up), slope), gates + i);
       lanes.Store(hn::Mul(dh, silu), ups + i);

@@ -1,0 +1,275 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/nearest.h"
+#include "base/parallel.h"
+#include "cli/command.h"
+#include "infer/cache.h"
+#include "model/gpt.h"
+#include "optim/adamw.h"
+#include "report/format.h"
+
+namespace heed {
+namespace {
+
+// GPT-2 blocks with learned positions, biases and a tied head, as bench/torch_gpt.py has them.
+struct Workload {
+  std::string_view name;
+  int64_t layers, heads, width, block, batch, vocab;
+};
+
+constexpr Workload kWorkloads[] = {
+    {"femto", 1, 1, 2, 16, 32, 10},
+    {"pico", 3, 3, 6, 16, 32, 10},
+    {"char-small", 4, 4, 128, 64, 12, 65},
+    {"gpt-mini", 6, 6, 192, 128, 16, 512},
+    {"char-baby", 6, 6, 384, 256, 8, 65},
+    {"gpt2-b4t64", 12, 12, 768, 64, 4, 50257},
+    {"gpt2-b1t512", 12, 12, 768, 512, 1, 50257},
+};
+
+enum class BenchMode { kTrain, kPrefill, kDecode };
+std::span<const EnumName<BenchMode>> EnumNames(BenchMode) {
+  static constexpr EnumName<BenchMode> kNames[] = {{BenchMode::kTrain, "train"},
+                                                   {BenchMode::kPrefill, "prefill"},
+                                                   {BenchMode::kDecode, "decode"}};
+  return kNames;
+}
+
+struct BenchSettings {
+  std::vector<std::string> workload = {"femto", "pico", "char-small", "gpt-mini"};
+  BenchMode mode = BenchMode::kTrain;
+  double seconds = 3;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("workload", self.workload, "named setting; may be given several times");
+    visit("mode", self.mode, "training steps, reading a prompt, or writing after it");
+    visit("seconds", self.seconds, "measured time of each");
+  }
+};
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double PeakMib() {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+struct Measurement {
+  std::vector<double> seconds;  // of each repetition
+  int64_t tokens = 0;           // in a repetition
+  double first_loss = 0, last_loss = 0;
+};
+
+class Bench {
+ public:
+  Bench(const Workload& workload, const GlobalOptions& globals, double seconds)
+      : w_(workload), globals_(globals), seconds_(seconds) {}
+
+  Result<Measurement> Run(BenchMode mode) {
+    ModelConfig config;
+    config.n_layer = w_.layers;
+    config.n_head = w_.heads;
+    config.n_embd = w_.width;
+    config.block_size = mode == BenchMode::kDecode ? std::max(w_.block, kPrompt + kNew) : w_.block;
+    config.vocab_size = w_.vocab;
+    HEED_ASSIGN(model_,
+                Gpt::Create(config, globals_.reference ? ReferenceKernels() : SimdKernels()));
+    model_->Initialize(static_cast<uint64_t>(globals_.seed));
+    MakeTokens();
+    switch (mode) {
+      case BenchMode::kTrain:
+        return Train();
+      case BenchMode::kPrefill:
+        return Prefill();
+      case BenchMode::kDecode:
+        return Decode();
+    }
+    return {};
+  }
+
+ private:
+  static constexpr int64_t kPrompt = 16, kNew = 128;
+
+  // A stream with something to learn: each token follows from the one before.
+  void MakeTokens() {
+    const RandomKey key{1, 0, kTextStream};
+    stream_ = {1};
+    for (int64_t i = 0; i < w_.block * w_.batch * 8; ++i) {
+      const auto noise = static_cast<int64_t>(RandomBelow(key, static_cast<uint64_t>(i), 3));
+      stream_.push_back(static_cast<int32_t>((stream_.back() * 5 + 7 + noise) % w_.vocab));
+    }
+  }
+
+  // Repeats `body` for the measured time, at least three times, after three more.
+  template <class Body>
+  std::vector<double> Repeat(const Body& body) const {
+    constexpr int kWarm = 3;
+    std::vector<double> times;
+    double end = 0;
+    for (int i = 0; i < kWarm || i < 2 * kWarm || Now() < end; ++i) {
+      if (i == kWarm) end = Now() + seconds_;
+      const double start = Now();
+      body();
+      if (i >= kWarm) times.push_back(Now() - start);
+    }
+    return times;
+  }
+
+  Result<Measurement> Train() {
+    const int64_t B = w_.batch, T = w_.block;
+    HEED_TRY(model_->parameters().AllocateGradients());
+    HEED_ASSIGN(const auto adamw, Adamw::Create(&model_->parameters()));
+    HEED_ASSIGN(const auto activations, Activations::Create(*model_, B, T, /*training=*/true));
+    const AdamwSettings settings{.beta2 = 0.99, .grad_clip = 0};
+    std::vector<int32_t> tokens(B * T), targets(B * T);
+    Measurement m;
+    m.tokens = B * T;
+    const auto step = [&] {
+      const RandomKey key{1, static_cast<uint32_t>(adamw->steps()), kBatchStream};
+      for (int64_t b = 0; b < B; ++b) {
+        const auto at = static_cast<int64_t>(RandomBelow(key, b, stream_.size() - T - 1));
+        std::copy_n(stream_.begin() + at, T, tokens.begin() + b * T);
+        std::copy_n(stream_.begin() + at + 1, T, targets.begin() + b * T);
+      }
+      Pass pass = model_->NewPass(B, T);
+      pass.training = true;
+      const double loss = model_->LossAndBackward(
+          pass, tokens.data(), targets.data(), 1.0f / static_cast<float>(B * T), activations.get());
+      adamw->Step(model_->kernels(), settings, 1e-3, 0);
+      m.last_loss = loss / static_cast<double>(B * T);
+      if (adamw->steps() == 1) m.first_loss = m.last_loss;
+    };
+    m.seconds = Repeat(step);
+    return m;
+  }
+
+  Result<Measurement> Prefill() {
+    HEED_ASSIGN(const auto activations, Activations::Create(*model_, 1, w_.block, false));
+    std::vector<float> logits(w_.vocab);
+    Measurement m;
+    m.tokens = w_.block;
+    m.seconds = Repeat([&] {
+      const Pass pass = model_->NewPass(1, w_.block);
+      const float* x = model_->Forward(pass, stream_.data(), activations.get());
+      model_->Logits(pass, x + (w_.block - 1) * w_.width, 1, activations.get(), logits.data());
+    });
+    return m;
+  }
+
+  Result<Measurement> Decode() {
+    HEED_ASSIGN(const auto activations, Activations::Create(*model_, 1, kPrompt, false));
+    std::vector<float> logits(w_.vocab);
+    Measurement m;
+    m.tokens = kNew;
+    Status status;
+    const auto read = [&](KvCache* cache, const int32_t* tokens, int64_t T) {
+      Pass pass = model_->NewPass(1, T);
+      const auto layers = cache->Extend(0, 1, T, &pass.offsets);
+      const float* x = model_->Forward(pass, tokens, activations.get(), layers);
+      model_->Logits(pass, x + (T - 1) * w_.width, 1, activations.get(), logits.data());
+      return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    };
+    double prompt_seconds = 0;
+    m.seconds = Repeat([&] {
+      auto cache = KvCache::Create(model_->config(), 1, kPrompt + kNew);
+      if (!cache) {
+        status = tl::make_unexpected(cache.error());
+        return;
+      }
+      const double start = Now();
+      int32_t token = read(cache->get(), stream_.data(), kPrompt);
+      prompt_seconds = Now() - start;
+      for (int64_t i = 0; i < kNew; ++i) token = read(cache->get(), &token, 1);
+    });
+    HEED_TRY(status);
+    // The prompt's share is the same in every repetition.
+    for (double& seconds : m.seconds) seconds = std::max(seconds - prompt_seconds, 1e-9);
+    return m;
+  }
+
+  const Workload w_;
+  const GlobalOptions& globals_;
+  const double seconds_;
+  std::unique_ptr<Gpt> model_;
+  std::vector<int32_t> stream_;
+};
+
+Result<const Workload*> FindWorkload(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Workload& workload : kWorkloads) {
+    if (workload.name == name) return &workload;
+    known.emplace_back(workload.name);
+  }
+  const std::string nearest = NearestName(name, known);
+  return BadRequest("--workload", "'" + name + "'", JoinNames(known),
+                    nearest.empty() ? "" : "did you mean " + nearest + "?");
+}
+
+Result<Verdict> Run(Session& session, const BenchSettings& settings) {
+  if (!(settings.seconds > 0 && settings.seconds <= 3600)) {
+    return BadRequest("--seconds", fmt::format("{}", settings.seconds), "above 0, at most 3600");
+  }
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  HEED_TRY(session.terminal.Say(fmt::format("{:<12} {:>9} {:>9} {:>9} {:>12} {:>10}\n",
+                                            NameOf(settings.mode), "ms", "least", "most",
+                                            "tokens/s", "peak MiB")));
+  for (const std::string& name : settings.workload) {
+    HEED_ASSIGN(const Workload* workload, FindWorkload(name));
+    HEED_ASSIGN(Measurement m,
+                Bench(*workload, session.globals, settings.seconds).Run(settings.mode));
+    std::sort(m.seconds.begin(), m.seconds.end());
+    const double median = m.seconds[m.seconds.size() / 2];
+    const double ms = median * 1e3, tokens_per_s = static_cast<double>(m.tokens) / median;
+    HEED_TRY(session.terminal.Say(fmt::format(
+        "{:<12} {:>9.3f} {:>9.3f} {:>9.3f} {:>12} {:>10.1f}\n", name, ms, m.seconds.front() * 1e3,
+        m.seconds.back() * 1e3, FormatQuantity(tokens_per_s), PeakMib())));
+    rows.push_back({{"workload", name},
+                    {"mode", NameOf(settings.mode)},
+                    {"threads", NumThreads()},
+                    {"repetitions", m.seconds.size()},
+                    {"ms", ms},
+                    {"ms_min", m.seconds.front() * 1e3},
+                    {"ms_max", m.seconds.back() * 1e3},
+                    {"tokens_per_s", tokens_per_s},
+                    {"peak_rss_mib", PeakMib()}});
+    if (settings.mode == BenchMode::kTrain) {
+      rows.back()["loss_first"] = m.first_loss;
+      rows.back()["loss_last"] = m.last_loss;
+    }
+  }
+  HEED_TRY(session.terminal.Document(nlohmann::ordered_json{{"rows", rows}}.dump(2)));
+  return Verdict::kDone;
+}
+
+}  // namespace
+
+Command BenchCommand() {
+  Command command;
+  command.name = "bench";
+  command.summary = "training, prefill and decoding speed on this machine";
+  command.explanation =
+      "Measures steps of named settings: forward, backward and AdamW in training, a whole prompt "
+      "of "
+      "block_size in prefill, 128 tokens behind a prompt of 16 in decode. Prints the median, least "
+      "and most milliseconds, tokens per second, and the process's peak memory so far.";
+  command.example = "heed bench\nheed bench --workload char-baby --mode train --threads 2 --json";
+  command.takes_reference = true;
+  command.declare = [](Options& options) -> CommandBody {
+    auto settings = std::make_shared<BenchSettings>();
+    options.Bind("Bench", *settings);
+    return [settings](Session& session) { return Run(session, *settings); };
+  };
+  return command;
+}
+
+}  // namespace heed

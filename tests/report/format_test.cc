@@ -1,0 +1,42 @@
+#include "report/format.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace heed {
+namespace {
+
+TEST(Format, NumbersForPeople) {
+  EXPECT_EQ(FormatCount(1115394), "1,115,394");
+  EXPECT_EQ(FormatCount(999), "999");
+  EXPECT_EQ(FormatCount(-1000), "-1,000");
+  EXPECT_EQ(FormatQuantity(827), "827");
+  EXPECT_EQ(FormatQuantity(12345), "12.3k");
+  EXPECT_EQ(FormatQuantity(999600), "1.00M");
+  EXPECT_EQ(FormatQuantity(0.5), "0.50");
+  EXPECT_EQ(FormatBytes(512), "512 B");
+  EXPECT_EQ(FormatBytes(2359296), "2.25 MiB");
+  EXPECT_EQ(FormatDuration(0.012), "12 ms");
+  EXPECT_EQ(FormatDuration(4.24), "4.2 s");
+  EXPECT_EQ(FormatDuration(59.96), "1:00");
+  EXPECT_EQ(FormatDuration(7385), "2:03:05");
+  EXPECT_EQ(FormatDuration(std::nan("")), "?");
+  EXPECT_EQ(FormatFigure(4.17439), "4.174");
+  EXPECT_EQ(FormatFigure(0.0003), "0.0003");
+  EXPECT_EQ(FormatFigure(1.23e-7), "1.2e-07");
+}
+
+TEST(Format, PrintableKeepsTextAndStopsControls) {
+  EXPECT_EQ(Printable("naïve → 😀"), "naïve → 😀");
+  EXPECT_EQ(Printable("a\nb\x1b[31m\x7f"), "a?b?[31m?");
+  // Cut, overlong, surrogate and C1 sequences.
+  EXPECT_EQ(Printable("\xE2\x86"), "??");
+  EXPECT_EQ(Printable("\xC0\xAF"), "??");
+  EXPECT_EQ(Printable("\xED\xA0\x80"), "???");
+  EXPECT_EQ(Printable("\xC2\x9B"), "??");
+  EXPECT_EQ(TextWidth("→😀x"), 3u);
+}
+
+}  // namespace
+}  // namespace heed
