@@ -267,8 +267,9 @@ void PackPanel(const MatmulArgs<>& args, const Block& block, int64_t piece) {
          block.a + piece * kPanelRows * block.K);
   } else {
     const int64_t j = (piece - a_panels) * kWidth;
-    Pack(args.b + block.k0 * args.b_row + (block.j0 + j) * args.b_col, args.b_col, args.b_row,
-         std::min<int64_t>(kWidth, block.N - j), block.K, kWidth, block.b + j * block.K);
+    const float* b = args.b + block.k0 * args.b_row + (block.j0 + j) * args.b_col;
+    Pack(b, args.b_col, args.b_row, std::min<int64_t>(kWidth, block.N - j), block.K, kWidth,
+         block.b + j * block.K, args.b_col == block.K ? b + kWidth * block.K : nullptr);
   }
 }
 
