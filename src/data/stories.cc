@@ -295,7 +295,8 @@ namespace {
 // probabilities (the forward algorithm of hidden Markov models).
 class Reader {
  public:
-  Reader(const StoryGrammar& grammar) : grammar_(grammar), arrivals_(grammar.points().size()) {}
+  explicit Reader(const StoryGrammar& grammar)
+      : grammar_(grammar), arrivals_(grammar.points().size()) {}
 
   void StartAtStory() {
     places_.clear();

@@ -1,12 +1,12 @@
 #include "eval/perplexity.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numbers>
 #include <vector>
-
-#include <fmt/format.h>
 
 namespace heed {
 namespace {

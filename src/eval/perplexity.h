@@ -17,7 +17,7 @@ struct TextLoss {
   double bits_per_byte = 0;  // the whole loss in bits over the bytes of the texts
   int64_t tokens = 0;        // predicted tokens
   int64_t bytes = 0;
-  int64_t stride = 0;        // tokens between windows' starts: block_size, so they do not overlap
+  int64_t stride = 0;  // tokens between windows' starts: block_size, so they do not overlap
 };
 
 // Each text is cut into windows of block_size tokens that see nothing of one another; with `bos`

@@ -23,7 +23,7 @@ enum class Init {
 struct Parameter {
   std::string name;       // as in the model's file, without prefix
   std::string file_name;  // as in the file that it was loaded from
-  std::string axes;  // named axes, e.g. "in out"
+  std::string axes;       // named axes, e.g. "in out"
   std::vector<int64_t> shape;
   Init init;
   int64_t elements = 0;

@@ -1,9 +1,9 @@
 // The program as scripts meet it: exit codes, one line for an error, streams that go away.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "support/shell.h"
 
@@ -46,6 +46,27 @@ TEST_F(Program, HelpAndVersionAreAnswers) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_NE(help.out.find("Example:\n  heed plot "), std::string::npos);
   EXPECT_NE(help.out.find("--metric loss|perplexity"), std::string::npos);
+}
+
+TEST_F(Program, EveryCommandExplainsItself) {
+  std::istringstream list(Run("$heed --help").out);
+  std::string line;
+  while (std::getline(list, line) && line != "Commands:") {
+  }
+  int commands = 0;
+  for (; std::getline(list, line) && !line.empty(); ++commands) {
+    const std::string name = line.substr(2, line.find(' ', 2) - 2);
+    const ShellResult help = Run("$heed " + name + " --help");
+    EXPECT_EQ(help.exit_code, 0) << name;
+    EXPECT_EQ(help.err, "") << name;
+    EXPECT_TRUE(help.out.starts_with("heed " + name + ": ")) << name;
+    EXPECT_NE(help.out.find("Example:\n  heed " + name), std::string::npos) << name;
+    EXPECT_NE(help.out.find("--json "), std::string::npos) << name;
+    std::istringstream lines(help.out);
+    for (std::string row; std::getline(lines, row);) EXPECT_LE(row.size(), 100) << row;
+    EXPECT_EQ(Run("$heed " + name + " --jsno").exit_code, 2) << name;
+  }
+  EXPECT_GE(commands, 1);
 }
 
 TEST_F(Program, RequestsThatAreWrongEndInTwoAndOneLine) {

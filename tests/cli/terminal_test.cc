@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -53,10 +54,15 @@ std::string Watch(int fd, int reader, bool quiet) {
     progress.Update(i, {{"loss", "2"}}, now);
   }
   progress.Finish(now);
-  std::string text(1 << 16, '\0');
-  fcntl(reader, F_SETFL, O_NONBLOCK);
-  const ssize_t size = read(reader, text.data(), text.size());
-  text.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  // A pseudo-terminal hands its bytes over in pieces, and some time after they were written.
+  std::string text;
+  struct pollfd ready = {reader, POLLIN, 0};
+  while (poll(&ready, 1, /*milliseconds=*/500) > 0 && (ready.revents & POLLIN) != 0) {
+    char piece[4096];
+    const ssize_t size = read(reader, piece, sizeof(piece));
+    if (size <= 0) break;
+    text.append(piece, static_cast<size_t>(size));
+  }
   return text;
 }
 

@@ -12,12 +12,12 @@
 
 namespace heed {
 
-inline std::string ReadText(const std::string& path) {
+inline std::string ReadText(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-inline void WriteText(const std::string& path, const std::string& text) {
+inline void WriteText(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 

@@ -1,38 +1,18 @@
 // Tensors made in a test, as the files that people hand over.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
 #include <map>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/safetensors.h"
 #include "io/tensor_file.h"
+#include "support/temporary_folder.h"
 
 namespace heed {
-
-// A folder that lasts as long as this object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    static int made = 0;
-    path_ = std::filesystem::path(testing::TempDir()) /
-            ("heed_" + std::to_string(getpid()) + "_" + std::to_string(made++));
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 struct Array {
   std::vector<int64_t> shape;
@@ -72,8 +52,9 @@ struct TensorSet {
   // Through a file and back.
   TensorFile File() const {
     const TemporaryFolder folder;
-    Write(folder / "set.safetensors");
-    return *TensorFile::Open(folder / "set.safetensors");
+    const std::string path = folder / "set.safetensors";
+    Write(path);
+    return *TensorFile::Open(path);
   }
 };
 

@@ -13,27 +13,27 @@
 namespace heed {
 
 const Kernels& ReferenceKernels() {
-  static const Kernels kernels = {
-      "reference",
-      reference::Matmul<float>,
-      reference::NormForward<float>,
-      reference::NormApply<float>,
-      reference::NormBackward<float>,
-      reference::Rope<float>,
-      reference::AttentionForward<float>,
-      reference::AttentionBackward<float>,
-      reference::SwigluForward<float>,
-      reference::SwigluBackward<float>,
-      reference::EmbeddingForward<float>,
-      reference::EmbeddingBackward<float>,
-      reference::CrossEntropy<float>,
-      reference::Dropout<float>,
-      reference::Add<float>,
-      reference::ColumnSum<float>,
-      reference::SumSquares<float>,
-      reference::Adamw<float>,
+  static constexpr Kernels kTable = {
+      .name = "reference",
+      .matmul = reference::Matmul<float>,
+      .norm_forward = reference::NormForward<float>,
+      .norm_apply = reference::NormApply<float>,
+      .norm_backward = reference::NormBackward<float>,
+      .rope = reference::Rope<float>,
+      .attention_forward = reference::AttentionForward<float>,
+      .attention_backward = reference::AttentionBackward<float>,
+      .swiglu_forward = reference::SwigluForward<float>,
+      .swiglu_backward = reference::SwigluBackward<float>,
+      .embedding_forward = reference::EmbeddingForward<float>,
+      .embedding_backward = reference::EmbeddingBackward<float>,
+      .cross_entropy = reference::CrossEntropy<float>,
+      .dropout = reference::Dropout<float>,
+      .add = reference::Add<float>,
+      .column_sum = reference::ColumnSum<float>,
+      .sum_squares = reference::SumSquares<float>,
+      .adamw = reference::Adamw<float>,
   };
-  return kernels;
+  return kTable;
 }
 
 }  // namespace heed

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/buffer.h"
@@ -945,6 +944,20 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
 constexpr RowsFunction kBackwardLanes[kSmallWidth] = {BackwardLanes<1>, BackwardLanes<2>,
                                                       BackwardLanes<3>, BackwardLanes<4>};
 
+// Sets dq from the shares [strips, rows, padded] of it, added in order into the first.
+void SumStrips(const AttentionArgs<>& a, const Rows& rows, int64_t strips, float* shares) {
+  const Tag d;
+  const int64_t padded = RoundUp(a.D), size = rows.count * padded;
+  for (int64_t s = 1; s < strips; ++s) {
+    for (int64_t j = 0; j < size; j += kLanes) {
+      hn::Store(hn::Add(hn::Load(d, shares + j), hn::Load(d, shares + s * size + j)), d,
+                shares + j);
+    }
+  }
+  StoreRows(shares, rows.count, padded, a.D, Constant{a.scale},
+            [&](int64_t r) { return a.dq + (QueryRow(a, rows, r) - a.q); });
+}
+
 void Backward(const AttentionArgs<>& a) {
   if (a.B * a.T_ * a.H * a.D == 0) return;
   const int64_t group = a.H / a.Hkv, heads = a.B * a.Hkv, rows = a.T_ * group;
@@ -964,16 +977,7 @@ void Backward(const AttentionArgs<>& a) {
   });
   if (strips == 1) return;
   ForItems(heads, size * strips, [&](int64_t i) {
-    float* dq = partials.floats() + i * strips * size;
-    const Tag d;
-    for (int64_t s = 1; s < strips; ++s) {
-      for (int64_t j = 0; j < size; j += kLanes) {
-        hn::Store(hn::Add(hn::Load(d, dq + j), hn::Load(d, dq + s * size + j)), d, dq + j);
-      }
-    }
-    const Rows all = head(i);
-    StoreRows(dq, rows, RoundUp(a.D), a.D, Constant{a.scale},
-              [&](int64_t r) { return a.dq + (QueryRow(a, all, r) - a.q); });
+    SumStrips(a, head(i), strips, partials.floats() + i * strips * size);
   });
 }
 

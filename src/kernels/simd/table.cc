@@ -13,46 +13,54 @@
 #include "kernels/simd/swiglu.h"
 
 namespace heed {
+namespace {
+
+// The targets of this machine as Highway numbers them, best first; found before any is forced.
+const std::vector<int64_t>& Targets() {
+  static const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
+  return targets;
+}
+
+}  // namespace
 
 const Kernels& SimdKernels() {
-  static const Kernels kernels = {
-      "simd",
-      simd::Matmul,
-      simd::NormForward,
-      simd::NormApply,
-      simd::NormBackward,
-      simd::Rope,
-      simd::AttentionForward,
-      simd::AttentionBackward,
-      simd::SwigluForward,
-      simd::SwigluBackward,
-      simd::EmbeddingForward,
-      simd::EmbeddingBackward,
-      simd::CrossEntropy,
-      simd::Dropout,
-      simd::Add,
-      simd::ColumnSum,
-      simd::SumSquares,
-      simd::Adamw,
+  static constexpr Kernels kTable = {
+      .name = "simd",
+      .matmul = simd::Matmul,
+      .norm_forward = simd::NormForward,
+      .norm_apply = simd::NormApply,
+      .norm_backward = simd::NormBackward,
+      .rope = simd::Rope,
+      .attention_forward = simd::AttentionForward,
+      .attention_backward = simd::AttentionBackward,
+      .swiglu_forward = simd::SwigluForward,
+      .swiglu_backward = simd::SwigluBackward,
+      .embedding_forward = simd::EmbeddingForward,
+      .embedding_backward = simd::EmbeddingBackward,
+      .cross_entropy = simd::CrossEntropy,
+      .dropout = simd::Dropout,
+      .add = simd::Add,
+      .column_sum = simd::ColumnSum,
+      .sum_squares = simd::SumSquares,
+      .adamw = simd::Adamw,
   };
-  return kernels;
+  return kTable;
 }
 
 std::vector<std::string> SimdTargets() {
   std::vector<std::string> names;
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    names.emplace_back(hwy::TargetName(target));
-  }
+  for (const int64_t target : Targets()) names.emplace_back(hwy::TargetName(target));
   return names;
 }
 
-std::string SimdTarget() { return SimdTargets().front(); }
+std::string SimdTarget() { return hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()); }
 
 void ForceSimdTarget(const std::string& target) {
-  hwy::SetSupportedTargetsForTest(0);
-  for (const int64_t one : hwy::SupportedAndGeneratedTargets()) {
-    if (hwy::TargetName(one) == target) hwy::SetSupportedTargetsForTest(one);
+  int64_t forced = 0;  // as Highway has it: no longer forced
+  for (const int64_t known : Targets()) {
+    if (hwy::TargetName(known) == target) forced = known;
   }
+  hwy::SetSupportedTargetsForTest(forced);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
