@@ -214,7 +214,7 @@ class TrainRun {
     spec_.inputs.resume = folder;
     HEED_TRY(spec_.train.Resolve());
     if (extend) spec_.train.max_iters = max_iters;
-    HEED_ASSIGN(LoadedModel loaded, LoadModel(folder, kernels()));
+    HEED_ASSIGN(LoadedModel loaded, LoadDescription(folder, kernels()));
     if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
     model_ = std::move(loaded.model);
     spec_.model = model_->config();

@@ -133,7 +133,7 @@ Status LoadParameters(const std::string& folder, Gpt* model) {
   return {};
 }
 
-Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels) {
+Result<LoadedModel> LoadDescription(const std::string& folder, const Kernels& kernels) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     return Fail(ErrorKind::kIo, folder, Exists(folder) ? "a file" : "nothing",
@@ -154,6 +154,11 @@ Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels)
                 "this vocabulary belongs to another model");
   }
   HEED_ASSIGN(loaded.model, Gpt::Create(config, kernels));
+  return loaded;
+}
+
+Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels) {
+  HEED_ASSIGN(LoadedModel loaded, LoadDescription(folder, kernels));
   HEED_TRY(LoadParameters(folder, loaded.model.get()));
   return loaded;
 }
@@ -176,8 +181,8 @@ Status SaveParameters(const std::string& path, const Gpt& model, bool overwrite)
   return WriteSafetensors(path, tensors, {{"format", "pt"}}, overwrite);
 }
 
-Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
-                 bool overwrite) {
+Status SaveDescription(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
+                       bool overwrite) {
   HEED_TRY(MakeFolder(folder));
   const std::string config = ModelConfigJson(model.config());
   const std::string_view config_piece = config;
@@ -187,6 +192,12 @@ Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* t
     const std::string_view piece = json;
     HEED_TRY(WriteFileAtomically(Inside(folder, "tokenizer.json"), {&piece, 1}, overwrite));
   }
+  return {};
+}
+
+Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
+                 bool overwrite) {
+  HEED_TRY(SaveDescription(folder, model, tokenizer, overwrite));
   return SaveParameters(Inside(folder, "model.safetensors"), model, overwrite);
 }
 

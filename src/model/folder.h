@@ -21,13 +21,18 @@ struct LoadedModel {
 // Errors: a file that is missing or damaged; a tensor that is missing, surplus, of another shape or
 // of integers; a vocabulary larger than the embedding.
 Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels);
+// The same without the weights, which are zero: for a run whose checkpoint holds them.
+Result<LoadedModel> LoadDescription(const std::string& folder, const Kernels& kernels);
 
 // Fills the model's parameters from one safetensors file, or from the shards of
 // `model.safetensors.index.json`, found in `folder`. Names may carry the prefix "transformer.".
 Status LoadParameters(const std::string& folder, Gpt* model);
 
-// Writes config.json, then tokenizer.json (unless null), then model.safetensors, each by renaming
-// a finished file; makes the folder when it is missing.
+// Writes config.json, then tokenizer.json (unless null), each by renaming a finished file; makes
+// the folder when it is missing.
+Status SaveDescription(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
+                       bool overwrite);
+// The same, then model.safetensors.
 Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
                  bool overwrite);
 Status SaveParameters(const std::string& path, const Gpt& model, bool overwrite);

@@ -264,8 +264,9 @@ Status Trainer::CheckFinite(double loss) {
 
 Status Trainer::Save() {
   state_.elapsed_s = Elapsed();
+  HEED_TRY(SaveDescription(folder_, *model_, &tokenizer_, /*overwrite=*/true));
   HEED_TRY(SaveCheckpoint(folder_, *model_, adamw_.get(), state_));
-  return SaveModel(folder_, *model_, &tokenizer_, /*overwrite=*/true);
+  return SaveParameters(Inside(folder_, "model.safetensors"), *model_, /*overwrite=*/true);
 }
 
 Result<TrainOutcome> Trainer::Run(const TrainEvents& events) {
