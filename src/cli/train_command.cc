@@ -159,7 +159,7 @@ class TrainRun {
     std::vector<std::string> data = inputs.data;
     data.insert(data.end(), spec_.arguments.begin(), spec_.arguments.end());
     spec_.seed = static_cast<uint64_t>(session_.globals.seed);
-    ApplyTask(data, &spec_.train);
+    ApplyTask(data, &spec_.model, &spec_.train);
     if (!inputs.preset.empty()) {
       HEED_TRY(ApplyPreset(inputs.preset, &spec_.model, &spec_.train));
     }
