@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/json.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "model/config_json.h"
@@ -39,9 +40,9 @@ Result<std::vector<std::string>> WeightFiles(const std::string& folder) {
   const std::string index = Inside(folder, "model.safetensors.index.json");
   if (Exists(single) || !Exists(index)) return std::vector<std::string>{single};
   HEED_ASSIGN(const std::string text, ReadFile(index, kMostJsonBytes));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || map == json.end() || !map->is_object()) {
+  HEED_ASSIGN(const nlohmann::json json, ParseJsonObject(text, index));
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object() || map->empty()) {
     return Fail(ErrorKind::kFormat, index, "no weight_map",
                 "a JSON object with a weight_map from tensor names to files");
   }
@@ -133,7 +134,7 @@ Status LoadParameters(const std::string& folder, Gpt* model) {
   return {};
 }
 
-Result<LoadedModel> LoadDescription(const std::string& folder, const Kernels& kernels) {
+Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     return Fail(ErrorKind::kIo, folder, Exists(folder) ? "a file" : "nothing",
@@ -154,19 +155,14 @@ Result<LoadedModel> LoadDescription(const std::string& folder, const Kernels& ke
                 "this vocabulary belongs to another model");
   }
   HEED_ASSIGN(loaded.model, Gpt::Create(config, kernels));
-  return loaded;
-}
-
-Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels) {
-  HEED_ASSIGN(LoadedModel loaded, LoadDescription(folder, kernels));
   HEED_TRY(LoadParameters(folder, loaded.model.get()));
   return loaded;
 }
 
 Status MakeFolder(const std::string& folder) {
-  std::error_code error;
+  std::error_code error, unseen;
   fs::create_directories(folder, error);
-  if (!fs::is_directory(folder)) {
+  if (!fs::is_directory(folder, unseen)) {
     return Fail(ErrorKind::kIo, folder, error ? error.message() : "a file", "a folder",
                 "choose another path");
   }
@@ -181,8 +177,8 @@ Status SaveParameters(const std::string& path, const Gpt& model, bool overwrite)
   return WriteSafetensors(path, tensors, {{"format", "pt"}}, overwrite);
 }
 
-Status SaveDescription(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
-                       bool overwrite) {
+Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
+                 bool overwrite) {
   HEED_TRY(MakeFolder(folder));
   const std::string config = ModelConfigJson(model.config());
   const std::string_view config_piece = config;
@@ -192,12 +188,6 @@ Status SaveDescription(const std::string& folder, const Gpt& model, const Tokeni
     const std::string_view piece = json;
     HEED_TRY(WriteFileAtomically(Inside(folder, "tokenizer.json"), {&piece, 1}, overwrite));
   }
-  return {};
-}
-
-Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
-                 bool overwrite) {
-  HEED_TRY(SaveDescription(folder, model, tokenizer, overwrite));
   return SaveParameters(Inside(folder, "model.safetensors"), model, overwrite);
 }
 

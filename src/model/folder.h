@@ -21,8 +21,6 @@ struct LoadedModel {
 // Errors: a file that is missing or damaged; a tensor that is missing, surplus, of another shape or
 // of integers; a vocabulary larger than the embedding.
 Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels);
-// The same without the weights, which are zero: for a run whose checkpoint holds them.
-Result<LoadedModel> LoadDescription(const std::string& folder, const Kernels& kernels);
 
 // Fills the model's parameters from one safetensors file, or from the shards of
 // `model.safetensors.index.json`, found in `folder`. Names may carry the prefix "transformer.".
