@@ -48,7 +48,7 @@ struct BenchSettings {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit("workload", self.workload, "named setting; may be given several times");
+    visit("workload", self.workload, "named setting");
     visit("mode", self.mode, "training steps, reading a prompt, or writing after it");
     visit("seconds", self.seconds, "measured time of each");
   }

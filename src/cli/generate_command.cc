@@ -28,14 +28,14 @@ struct GenerateSettings {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit("prompt", self.prompt, "text to continue; may be given several times");
-    visit("temperature", self.temperature, "0 is greedy; may be given several times");
+    visit("prompt", self.prompt, "text to continue");
+    visit("temperature", self.temperature, "0 is greedy");
     visit("max_tokens", self.max_tokens, "tokens of a continuation");
     visit("top_k", self.top_k, "keep the k likeliest tokens; 0 for all");
     visit("top_p", self.top_p, "keep the likeliest tokens that reach this probability");
     visit("min_p", self.min_p, "drop tokens below this share of the likeliest one's probability");
     visit("repetition_penalty", self.repetition_penalty, "divide the logits of tokens seen");
-    visit("stop", self.stop, "end before this text; may be given several times");
+    visit("stop", self.stop, "end before this text");
     visit("num_samples", self.num_samples, "samples of each prompt at each temperature");
     visit("no_cache", self.no_cache, "read the whole text anew for each token");
     visit("no_bos", self.no_bos, "leave the vocabulary's start token out");

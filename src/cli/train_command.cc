@@ -156,12 +156,15 @@ class TrainRun {
       return BadRequest("--out", "nothing", "the folder of the run",
                         "for example --out runs/first");
     }
-    inputs.data.insert(inputs.data.end(), spec_.arguments.begin(), spec_.arguments.end());
+    std::vector<std::string> data = inputs.data;
+    data.insert(data.end(), spec_.arguments.begin(), spec_.arguments.end());
     spec_.seed = static_cast<uint64_t>(session_.globals.seed);
+    ApplyTask(data, &spec_.train);
     if (!inputs.preset.empty()) {
       HEED_TRY(ApplyPreset(inputs.preset, &spec_.model, &spec_.train));
-      HEED_TRY(session_.options.Apply());
     }
+    HEED_TRY(session_.options.Apply());
+    inputs.data = data;
     HEED_TRY(spec_.train.Resolve());
     std::unique_ptr<Tokenizer> tokenizer;
     if (!inputs.init.empty()) {

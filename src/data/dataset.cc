@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kBuiltin = "builtin:";
 constexpr std::string_view kStories = "builtin:stories";
 constexpr std::string_view kAdder = "builtin:adder";
-constexpr int64_t kStoryBytes = 1'000'000;
+constexpr int64_t kStoryBytes = 5'000'000;
 constexpr int64_t kAdderDigits = 2;
 
 Result<std::unique_ptr<Tokenizer>> ReadTokenizer(const std::string& path) {

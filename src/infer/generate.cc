@@ -77,7 +77,7 @@ class Batch {
       HEED_TRY(Allocate());
       HEED_TRY(Prefill());
       const double start = Seconds();
-      while (!rows_.empty() || !windowed_.empty()) {
+      while (!ended_ && (!rows_.empty() || !windowed_.empty())) {
         HEED_TRY(DecodeStep());
         HEED_TRY(WindowStep());
       }
@@ -90,6 +90,8 @@ class Batch {
     }
     return std::move(samples_);
   }
+
+  bool ended() const { return ended_; }
 
  private:
   // The positions that a request's text can grow to and still be cached.
@@ -182,6 +184,7 @@ class Batch {
     std::vector<size_t> texts;
     texts.swap(windowed_);
     for (size_t r : texts) {
+      if (ended_) break;
       ReadWhole(r, /*cached=*/false);
       std::vector<size_t> one = {r};
       // ReadWhole filled row r; Choose reads row 0 of a list of one.
@@ -195,7 +198,7 @@ class Batch {
   // that are done leave the list; those that outgrow the cache, or have none, become windowed.
   Status Choose(std::vector<size_t>* rows, bool cached) {
     size_t kept = 0;
-    for (size_t i = 0; i < rows->size(); ++i) {
+    for (size_t i = 0; i < rows->size() && !ended_; ++i) {
       const size_t r = (*rows)[i];
       HEED_ASSIGN(const bool more, Accept(r, {&logits_[i * vocab_], static_cast<size_t>(vocab_)}));
       if (!more) continue;
@@ -238,12 +241,10 @@ class Batch {
     if (safe > shown_[r] && options_.on_text) {
       const std::string_view fresh =
           std::string_view(sample.text).substr(shown_[r], safe - shown_[r]);
-      if (!options_.on_text(first_ + r, fresh)) {
-        return Fail(ErrorKind::kInterrupted, "generation", "stopped");
-      }
+      ended_ = !options_.on_text(first_ + r, fresh);
       shown_[r] = safe;
     }
-    return !done;
+    return !done && !ended_;
   }
 
   // Cuts the text at byte `stop` and drops the tokens that begin there or later.
@@ -273,6 +274,7 @@ class Batch {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Activations> activations_;
   std::vector<float> logits_;  // [rows, V]
+  bool ended_ = false;         // by on_text
 };
 
 }  // namespace
@@ -283,9 +285,12 @@ Result<std::vector<Sample>> Generate(const Gpt& model, const Tokenizer& tokenize
   std::vector<Sample> samples;
   for (size_t first = 0; first < requests.size(); first += kMaxRows) {
     const auto part = requests.subspan(first, std::min<size_t>(kMaxRows, requests.size() - first));
-    HEED_ASSIGN(std::vector<Sample> done, Batch(model, tokenizer, part, first, options).Run());
+    Batch batch(model, tokenizer, part, first, options);
+    HEED_ASSIGN(std::vector<Sample> done, batch.Run());
     std::move(done.begin(), done.end(), std::back_inserter(samples));
+    if (batch.ended()) break;
   }
+  samples.resize(requests.size());
   return samples;
 }
 

@@ -1,13 +1,17 @@
-// What a preset says of training; its model stands in model/config.h.
+// What a preset or a built-in task says of training; the models stand in model/config.h.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/config.h"
 #include "train/settings.h"
 
 namespace heed {
+
+// What suits a built-in task better than the settings' own defaults; nothing for other texts.
+void ApplyTask(const std::vector<std::string>& data, TrainSettings* train);
 
 // Fills in the preset's sizes. Error: an unknown name, with the nearest.
 Status ApplyPreset(const std::string& name, ModelConfig* model, TrainSettings* train);

@@ -22,7 +22,7 @@ Status TrainSettings::Resolve() {
   HEED_TRY(CheckRange("grad_accum", double(grad_accum), 1, 1 << 20, "a whole number from 1"));
   HEED_TRY(CheckRange("max_iters", double(max_iters), 0, kMostIterations, "0 to 1000000000"));
   HEED_TRY(CheckRange("learning_rate", learning_rate, 0, 1e3, "a number from 0 to 1000"));
-  if (min_lr == -1) min_lr = learning_rate / 10;
+  if (std::isnan(min_lr)) min_lr = learning_rate / 10;
   HEED_TRY(CheckRange("min_lr", min_lr, 0, learning_rate, "a number from 0 to learning_rate"));
   HEED_TRY(CheckRange("warmup_iters", double(warmup_iters), 0, kMostIterations, "0 or more"));
   HEED_TRY(CheckRange("lr_decay_iters", double(lr_decay_iters), 0, kMostIterations, "0 or more"));

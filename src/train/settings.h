@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct TrainSettings {
   int64_t grad_accum = 1;
   int64_t max_iters = 2000;
   double learning_rate = 1e-3;
-  double min_lr = -1;  // -1: a tenth of learning_rate
+  double min_lr = std::numeric_limits<double>::quiet_NaN();  // NaN: a tenth of learning_rate
   int64_t warmup_iters = 100;
   int64_t lr_decay_iters = 0;  // 0: max_iters
   double beta1 = 0.9;

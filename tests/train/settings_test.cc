@@ -79,7 +79,7 @@ TEST(Settings, WhatIsOutOfRangeIsRefusedByName) {
   const std::vector<Number> numbers = {
       {"val_fraction", &TrainSettings::val_fraction, {kNan, -0.1, 0, 1, kInfinite}},
       {"learning_rate", &TrainSettings::learning_rate, {kNan, -1e-3, 1e30, kInfinite}},
-      {"min_lr", &TrainSettings::min_lr, {kNan, -0.5, 1, kInfinite}},
+      {"min_lr", &TrainSettings::min_lr, {-1, -0.5, 1, kInfinite}},  // NaN: not given
       {"beta1", &TrainSettings::beta1, {kNan, -0.1, 1, 2}},
       {"beta2", &TrainSettings::beta2, {kNan, -0.1, 1, 2}},
       {"weight_decay", &TrainSettings::weight_decay, {kNan, -0.1, 1e30, kInfinite}},
