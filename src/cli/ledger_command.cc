@@ -119,6 +119,8 @@ nlohmann::ordered_json LedgerJson(const Ledger& ledger) {
           {"change", ledger.fits ? Json() : Json(ledger.change)}};
 }
 
+const char* Plural(int64_t n) { return n == 1 ? "" : "s"; }
+
 // Whether a name belongs to a block after the first: such rows repeat it.
 bool Repeats(std::string_view name) {
   for (const std::string_view prefix : {"h.", "model.layers."}) {
@@ -134,9 +136,17 @@ std::string RepeatLine(const Ledger& ledger) {
                    : fmt::format("  ... h.1 to h.{} are like h.0\n", last);
 }
 
+// "view of qkv" for "view of h.0.attn.qkv": the row's own block is meant.
+std::string ShortMemory(const std::string& memory) {
+  if (memory == "own") return "";
+  const size_t name = memory.rfind(' ') + 1, dot = memory.rfind('.');
+  return dot == std::string::npos ? memory : memory.substr(0, name) + memory.substr(dot + 1);
+}
+
 std::string TensorTable(const Ledger& ledger) {
-  std::string text = fmt::format("{:<18} {:<13} {:>20} {:>12} {:>10} {:>8}  {}\n", "forward pass",
-                                 "axes", "shape", "elements", "bytes", "FLOPs", "memory");
+  constexpr const char* kRow = "{:<16} {:<13} {:>20} {:>13} {:>8} {:>5}{}\n";
+  std::string text = fmt::format(fmt::runtime(kRow), "forward pass", "axes", "shape", "elements",
+                                 "bytes", "FLOPs", "  memory");
   bool told = false;
   for (const LedgerTensor& t : ledger.tensors) {
     if (Repeats(t.name)) {
@@ -144,11 +154,11 @@ std::string TensorTable(const Ledger& ledger) {
       told = true;
       continue;
     }
-    text += fmt::format("{:<18} {:<13} {:>20} {:>12} {:>10} {:>8}  {}\n", t.name, t.axes,
-                        ShapeText(t.shape), FormatCount(t.elements),
-                        FormatBytes(static_cast<double>(t.bytes)),
-                        t.flops == 0 ? "" : FormatQuantity(static_cast<double>(t.flops)),
-                        t.memory == "own" ? "" : t.memory);
+    const std::string memory = ShortMemory(t.memory);
+    text += fmt::format(fmt::runtime(kRow), t.name, t.axes, ShapeText(t.shape),
+                        FormatCount(t.elements), FormatBytes(static_cast<double>(t.bytes)),
+                        t.flops == 0 ? "-" : FormatQuantity(static_cast<double>(t.flops)),
+                        memory.empty() ? "" : "  " + memory);
   }
   return text;
 }
@@ -174,16 +184,17 @@ std::string CacheTable(const Ledger& ledger) {
   std::string text = fmt::format("{:<24} {:>14} {:>14} {:>12} {:>18}\n", "key/value cache",
                                  "elements", "bytes", "share", "parameters");
   for (const GroupingRow& row : ledger.groupings) {
-    text += fmt::format("{:<24} {:>14} {:>14} {:>12} {:>18}{}\n",
-                        fmt::format("{} {:>3} key/value head{}", row.kind, row.n_kv_head,
-                                    row.n_kv_head == 1 ? "" : "s"),
-                        FormatCount(row.cache_elements), FormatCount(row.cache_bytes),
-                        fmt::format("1/{}", c.n_head / row.n_kv_head), FormatCount(row.parameters),
-                        row.n_kv_head == c.n_kv_head ? "  <- this one" : "");
+    text += fmt::format(
+        "{:<24} {:>14} {:>14} {:>12} {:>18}{}\n",
+        fmt::format("{} {:>3} key/value head{}", row.kind, row.n_kv_head, Plural(row.n_kv_head)),
+        FormatCount(row.cache_elements), FormatCount(row.cache_bytes),
+        fmt::format("1/{}", c.n_head / row.n_kv_head), FormatCount(row.parameters),
+        row.n_kv_head == c.n_kv_head ? "  <- this one" : "");
   }
   text += fmt::format(
-      "by formula   2 x {} layers x {} sequences x {} key/value heads x {} positions x {} = {} "
-      "elements,\n             {} bytes in {}\n",
+      "by formula   2 x layers {} x sequences {} x key/value heads {} x positions {} x width {} = "
+      "{}\n"
+      "             elements, {} bytes in {}\n",
       c.n_layer, ledger.B, c.n_kv_head, ledger.T, c.head_dim, FormatCount(ledger.cache_elements),
       FormatCount(ledger.cache_bytes), NameOf(ledger.cache_type));
   text += ledger.measured_cache_bytes
@@ -230,10 +241,11 @@ std::string MemoryText(const Ledger& ledger) {
 std::string LedgerText(const Ledger& ledger) {
   const ModelConfig& c = ledger.config;
   return fmt::format(
-             "{} layers, {} query heads on {} key/value heads of width {}, model width {}, "
-             "vocabulary {}\nB = {} sequences, T = S = {} positions; {} parameters\n\n",
-             c.n_layer, c.n_head, c.n_kv_head, c.head_dim, c.n_embd, c.vocab_size, ledger.B,
-             ledger.T, FormatCount(ledger.parameter_count)) +
+             "{} layer{}, {} query head{} on {} key/value head{} of width {}, model width {}, "
+             "vocabulary {}\nB = {} sequence{}, T = S = {} position{}; {} parameters\n\n",
+             c.n_layer, Plural(c.n_layer), c.n_head, Plural(c.n_head), c.n_kv_head,
+             Plural(c.n_kv_head), c.head_dim, c.n_embd, c.vocab_size, ledger.B, Plural(ledger.B),
+             ledger.T, Plural(ledger.T), FormatCount(ledger.parameter_count)) +
          TensorTable(ledger) + "\n" + ParameterTable(ledger) + "\n" + CacheTable(ledger) + "\n" +
          MemoryText(ledger);
 }

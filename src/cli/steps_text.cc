@@ -16,17 +16,21 @@ constexpr size_t kWidth = 100;
 constexpr int kMostDecimals = 6;
 constexpr double kLeastShown = 5e-7;
 
-// Whether `value` is worth an exponent: too small for the decimals, or too large for a column.
-bool Exponent(double value) {
-  const double size = std::abs(value);
-  return std::isfinite(value) && size > 0 && (size < kLeastShown || size >= 1e9);
+// Whether the numbers need exponents: all but zeros too small for the decimals, or one too large
+// for a column. Rounding noise beside ordinary numbers is shown as 0.
+bool NeedExponents(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest > 0 && (largest < kLeastShown || largest >= 1e9);
 }
 
 // The fewest decimals at which no number changes by more than rounding to six does.
 int Decimals(std::span<const double> values) {
   int decimals = 0;
   for (const double value : values) {
-    if (!std::isfinite(value) || Exponent(value)) continue;
+    if (!std::isfinite(value)) continue;
     while (decimals < kMostDecimals) {
       const double scale = std::pow(10.0, decimals);
       if (std::abs(value - std::round(value * scale) / scale) < kLeastShown) break;
@@ -36,9 +40,9 @@ int Decimals(std::span<const double> values) {
   return decimals;
 }
 
-std::string Number(double value, int decimals) {
+std::string Number(double value, int decimals, bool exponent) {
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  if (Exponent(value)) return fmt::format("{:.1e}", value);
+  if (exponent) return value == 0 ? "0" : fmt::format("{:.1e}", value);
   std::string text = fmt::format("{:.{}f}", value, decimals);
   // A negative zero says nothing.
   if (text.find_first_not_of("-0.") == std::string::npos && text[0] == '-') text.erase(0, 1);
@@ -59,12 +63,13 @@ std::string Heading(const Step& step) {
 std::string Table(const Step& step) {
   const size_t columns = step.shape.empty() ? 1 : static_cast<size_t>(step.shape.back());
   const int decimals = Decimals(step.values);
+  const bool exponents = NeedExponents(step.values);
   size_t label = 0, cell = 0;
   for (const std::string& name : step.rows) label = std::max(label, name.size());
   for (const std::string& name : step.columns) cell = std::max(cell, name.size());
   std::vector<std::string> numbers;
   for (const double value : step.values) {
-    numbers.push_back(Number(value, decimals));
+    numbers.push_back(Number(value, decimals, exponents));
     cell = std::max(cell, numbers.back().size());
   }
   const size_t indent = 4 + label;

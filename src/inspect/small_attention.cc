@@ -35,8 +35,6 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(" \t\n") + 1);
 }
 
-std::string Size(const SmallMatrix& m) { return fmt::format("{} x {}", m.rows, m.columns); }
-
 Status CheckSizes(const SmallAttentionCase& c) {
   if (c.k.columns != c.q.columns) {
     return BadRequest("--k", fmt::format("rows of {} numbers", c.k.columns),
