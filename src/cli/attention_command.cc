@@ -7,7 +7,9 @@
 #include "base/quote.h"
 #include "cli/command.h"
 #include "cli/json.h"
+#include "cli/steps_text.h"
 #include "inspect/attention_file.h"
+#include "inspect/small_attention.h"
 #include "report/format.h"
 #include "tensor/shape.h"
 
@@ -22,6 +24,68 @@ struct AttentionOutput {
     visit("out", self.out, "safetensors file to write");
   }
 };
+
+// The small example: rows separated by ';', numbers by ','.
+struct SmallExample {
+  std::string q, k, v;
+  SoftmaxAxis softmax_axis = SoftmaxAxis::kRow;
+  bool causal = true;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("q", self.q, "queries, as \"1,0; 0,1\": rows by ';', numbers by ','");
+    visit("k", self.k, "keys");
+    visit("v", self.v, "values");
+    visit("softmax_axis", self.softmax_axis, "row is right; column shows what that mistake does");
+    visit("causal", self.causal, "hide later keys");
+  }
+};
+
+constexpr std::string_view kSmallFields[] = {"q", "k", "v", "softmax_axis", "causal"};
+
+std::string SmallDocument(const SmallAttentionCase& example, const SmallAttention& a) {
+  const int64_t T = example.q.rows, S = example.k.rows, width = example.v.columns;
+  const std::vector<int64_t> square = {T, S}, out = {T, width};
+  const nlohmann::ordered_json json = {{"scores", NestedJson(square, a.scores)},
+                                       {"pattern", NestedJson(square, a.pattern)},
+                                       {"row_sums", a.row_sums},
+                                       {"output", NestedJson(out, a.output)},
+                                       {"shapes",
+                                        {{"q", {T, example.q.columns}},
+                                         {"k", {S, example.k.columns}},
+                                         {"v", {S, width}},
+                                         {"scores", square},
+                                         {"pattern", square},
+                                         {"row_sums", {T}},
+                                         {"output", out}}}};
+  return json.dump(2);
+}
+
+Result<Verdict> RunSmallExample(Session& session, const std::vector<std::string>& files,
+                                const SmallExample& typed) {
+  if (!files.empty()) {
+    return BadRequest("FILE", "'" + files[0] + "' beside typed numbers",
+                      "a file, or --q, --k and --v");
+  }
+  std::vector<std::string_view> allowed(std::begin(kSmallFields), std::end(kSmallFields));
+  allowed.insert(allowed.end(), {"json", "quiet", "threads", "seed"});
+  const std::string other = session.options.FirstGivenBut(allowed);
+  if (!other.empty()) {
+    return BadRequest(other, "given beside typed numbers", "--q --k --v --softmax-axis --no-causal",
+                      "the other settings are for a file");
+  }
+  SmallAttentionCase example;
+  HEED_ASSIGN(example.q, ParseSmallMatrix("--q", typed.q));
+  HEED_ASSIGN(example.k, ParseSmallMatrix("--k", typed.k));
+  HEED_ASSIGN(example.v, ParseSmallMatrix("--v", typed.v));
+  example.causal = typed.causal;
+  example.softmax_axis = typed.softmax_axis;
+  HEED_ASSIGN(const SmallAttention attention, ComputeSmallAttention(example));
+  HEED_ASSIGN(const std::vector<Step> steps, ExplainSmallAttention(example));
+  HEED_TRY(session.terminal.Document(SmallDocument(example, attention)));
+  HEED_TRY(session.terminal.Say(StepsText(steps)));
+  return Verdict::kDone;
+}
 
 std::string Document(const std::string& out, const AttentionCase& attention,
                      const std::vector<TracedTensor>& traced) {
@@ -99,19 +163,26 @@ Command AttentionCommand() {
       "cache, past_k (already rotated) and past_v [B, Hkv, P, D]. Writes q k v q_rot k_rot scores "
       "(scaled, -inf where hidden) pattern (0 there) z merged y and, when there is dy, the "
       "gradients of sum(y * dy) as grad.NAME. Settings that are not given are the file's own: its "
-      "metadata, or numbers and strings of shape [] under the same names.";
+      "metadata, or numbers and strings of shape [] under the same names. With --q, --k and --v a "
+      "small example of one head is worked aloud: products, scores, mask, softmax, output.";
   command.example =
       "heed attention layer.safetensors --out trace.safetensors\n"
-      "heed attention layer.npz --n-head 4 --n-kv-head 2 --position rope --out trace.safetensors";
+      "heed attention layer.npz --n-head 4 --n-kv-head 2 --position rope --out trace.safetensors\n"
+      "heed attention --q \"1;2\" --k \"1;3\" --v \"10;20\"";
   command.takes_overwrite = true;
   command.declare = [](Options& options) -> CommandBody {
     auto files = std::make_shared<std::vector<std::string>>();
     auto settings = std::make_shared<AttentionSettings>();
     auto output = std::make_shared<AttentionOutput>();
+    auto small = std::make_shared<SmallExample>();
     options.BindArguments("FILE", "a .safetensors or .npz file of tensors", files.get());
     options.Bind("Output", *output);
     options.Bind("Attention", *settings);
-    return [files, settings, output](Session& session) {
+    options.Bind("Small example", *small);
+    return [files, settings, output, small](Session& session) {
+      for (const std::string_view field : kSmallFields) {
+        if (session.options.Given(field)) return RunSmallExample(session, *files, *small);
+      }
       return RunAttention(session, *files, *settings, output->out);
     };
   };

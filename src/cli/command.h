@@ -68,6 +68,8 @@ Command BenchCommand();
 Command EvalCommand();
 Command GenerateCommand();
 Command InfoCommand();
+Command LedgerCommand();
+Command LessonCommand();
 Command LogitsCommand();
 Command PlotCommand();
 Command TrainCommand();

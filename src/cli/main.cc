@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   const heed::Command commands[] = {heed::TrainCommand(),     heed::GenerateCommand(),
                                     heed::EvalCommand(),      heed::PlotCommand(),
                                     heed::InfoCommand(),      heed::LogitsCommand(),
-                                    heed::AttentionCommand(), heed::BenchCommand()};
+                                    heed::AttentionCommand(), heed::BenchCommand(),
+                                    heed::LedgerCommand(),    heed::LessonCommand()};
   return heed::RunProgram(commands, {argv + (argc > 0), argv + argc});
 }

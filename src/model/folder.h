@@ -26,11 +26,8 @@ Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels)
 // `model.safetensors.index.json`, found in `folder`. Names may carry the prefix "transformer.".
 Status LoadParameters(const std::string& folder, Gpt* model);
 
-// Writes config.json, then tokenizer.json (unless null), each by renaming a finished file; makes
-// the folder when it is missing.
-Status SaveDescription(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
-                       bool overwrite);
-// The same, then model.safetensors.
+// Writes config.json, then tokenizer.json (unless null), then model.safetensors, each by renaming
+// a finished file; makes the folder when it is missing.
 Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
                  bool overwrite);
 Status SaveParameters(const std::string& path, const Gpt& model, bool overwrite);

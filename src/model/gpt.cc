@@ -16,7 +16,7 @@ uint32_t BlockSite(int64_t layer) { return static_cast<uint32_t>(1 + 3 * layer);
 
 }  // namespace
 
-Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kernels) {
+Result<std::unique_ptr<Gpt>> Gpt::Outline(ModelConfig config, const Kernels& kernels) {
   HEED_TRY(config.Resolve());
   const double table_bytes =
       static_cast<double>(config.block_size) * sizeof(float) *
@@ -30,18 +30,23 @@ Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kern
                       "", "use a smaller block_size");
   }
   std::unique_ptr<Gpt> model(new Gpt(config, kernels));
-  if (config.position == Position::kRope) {
-    model->rope_ = RopeTable(config.block_size, config.rotary_dim, config.rope_theta,
-                             config.rope_first_position);
-  }
   model->embedding_ = {config.n_embd, config.vocab_size};
-  if (config.position == Position::kSinusoidal) {
-    model->embedding_.sinusoidal = SinusoidalTable(config.block_size, config.n_embd);
-  }
   if (config.family() == Family::kLlama) {
     model->AddLlamaLayers();
   } else {
     model->AddGpt2Layers();
+  }
+  return model;
+}
+
+Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kernels) {
+  HEED_ASSIGN(std::unique_ptr<Gpt> model, Outline(config, kernels));
+  const ModelConfig& c = model->config_;
+  if (c.position == Position::kRope) {
+    model->rope_ = RopeTable(c.block_size, c.rotary_dim, c.rope_theta, c.rope_first_position);
+  }
+  if (c.position == Position::kSinusoidal) {
+    model->embedding_.sinusoidal = SinusoidalTable(c.block_size, c.n_embd);
   }
   HEED_TRY(model->parameters_.Allocate());
   return model;
@@ -190,8 +195,8 @@ double Gpt::LossAndBackward(const Pass& pass, const int32_t* tokens, const int32
   return loss;
 }
 
-Result<std::unique_ptr<Activations>> Activations::Create(const Gpt& model, int64_t B, int64_t T,
-                                                         bool training) {
+std::unique_ptr<Activations> Activations::Outline(const Gpt& model, int64_t B, int64_t T,
+                                                  bool training) {
   std::unique_ptr<Activations> a(new Activations(training));
   const int64_t C = model.config().n_embd;
   a->plan_.Add(&a->embedded_, "embedded", "residual", "B T C", {B, T, C}, Lifetime::kSaved);
@@ -202,6 +207,12 @@ Result<std::unique_ptr<Activations>> Activations::Create(const Gpt& model, int64
   }
   model.head_.PlanState(&a->plan_, B, T, &a->head_);
   if (training) a->plan_.Add(&a->dx_, "dx", "dx", "B T C", {B, T, C}, Lifetime::kScratch);
+  return a;
+}
+
+Result<std::unique_ptr<Activations>> Activations::Create(const Gpt& model, int64_t B, int64_t T,
+                                                         bool training) {
+  std::unique_ptr<Activations> a = Outline(model, B, T, training);
   HEED_TRY(a->plan_.Allocate());
   return a;
 }

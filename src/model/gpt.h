@@ -26,6 +26,9 @@ class Activations {
   // With `training`, backward is possible. Error: not enough memory.
   static Result<std::unique_ptr<Activations>> Create(const Gpt& model, int64_t B, int64_t T,
                                                      bool training);
+  // The plan alone, without memory.
+  static std::unique_ptr<Activations> Outline(const Gpt& model, int64_t B, int64_t T,
+                                              bool training);
   const Plan& plan() const { return plan_; }
 
  private:
@@ -45,6 +48,8 @@ class Gpt {
   // `config` is resolved here (see ModelConfig::Resolve). Parameters are zero until Initialize or
   // a loader fills them.
   static Result<std::unique_ptr<Gpt>> Create(ModelConfig config, const Kernels& kernels);
+  // The layers and the shapes of their parameters, without memory: to plan with, not to run.
+  static Result<std::unique_ptr<Gpt>> Outline(ModelConfig config, const Kernels& kernels);
   Gpt(const Gpt&) = delete;
   Gpt& operator=(const Gpt&) = delete;
 
@@ -76,6 +81,7 @@ class Gpt {
                          float scale, Activations* activations);
 
   const std::vector<Block>& blocks() const { return blocks_; }
+  const Head& head() const { return head_; }
 
  private:
   friend class Activations;

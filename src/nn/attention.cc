@@ -11,8 +11,18 @@ void Attention::PlanState(Plan* plan, const std::string& name, int64_t B, int64_
                           Scratch* scratch) const {
   plan->Add(&state->qkv, name + ".qkv", "attn.qkv", "B T (H+2Hkv)D", {B, T, qkv_width()},
             Lifetime::kSaved);
-  plan->Add(&state->z, name + ".z", "attn.z", "B T H D", {B, T, n_head, head_dim},
-            Lifetime::kSaved);
+  const int64_t D = head_dim, row = qkv_width(), merged = q_width();
+  const auto heads = [&](const char* part, int64_t count, int64_t column) {
+    plan->AddView(name + part, count == n_head ? "B H T D" : "B Hkv T D", {B, count, T, D},
+                  {T * row, D, row, 1}, column);
+  };
+  heads(".q", n_head, 0);
+  heads(".k", n_kv_head, merged);
+  heads(".v", n_kv_head, merged + kv_width());
+  plan->AddUnheld(name + ".scores", "B H T S", {B, n_head, T, T});
+  plan->AddUnheld(name + ".pattern", "B H T S", {B, n_head, T, T});
+  plan->Add(&state->z, name + ".merged", "attn.z", "B T HD", {B, T, merged}, Lifetime::kSaved);
+  plan->AddView(name + ".z", "B H T D", {B, n_head, T, D}, {T * merged, D, merged, 1}, 0);
   if (!plan->training()) return;
   plan->Add(&state->lse, name + ".lse", "attn.lse", "B H T", {B, n_head, T}, Lifetime::kSaved);
   plan->Add(&scratch->dqkv, name + ".dqkv", "attn.dqkv", "B T (H+2Hkv)D", {B, T, qkv_width()},

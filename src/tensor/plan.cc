@@ -15,11 +15,14 @@ constexpr int64_t kTooMany = int64_t{1} << 44;
 
 int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
 
-}  // namespace
-
-int64_t PlannedTensor::elements() const {
+int64_t Product(const std::vector<int64_t>& shape) {
   return std::min(ElementCount(shape).value_or(kTooMany), kTooMany);
 }
+
+}  // namespace
+
+int64_t PlannedTensor::elements() const { return Product(shape); }
+int64_t DerivedTensor::elements() const { return Product(shape); }
 
 void Plan::Add(float** data, const std::string& name, std::string_view key, std::string_view axes,
                std::vector<int64_t> shape, Lifetime lifetime) {
@@ -33,6 +36,16 @@ void Plan::Add(float** data, const std::string& name, std::string_view key, std:
   block_elements_[tensor.block] = std::max(block_elements_[tensor.block], elements);
   tensors_.push_back(std::move(tensor));
   targets_.push_back(data);
+}
+
+void Plan::AddView(const std::string& name, std::string_view axes, std::vector<int64_t> shape,
+                   std::vector<int64_t> strides, int64_t offset) {
+  derived_.push_back({name, std::string(axes), std::move(shape), std::move(strides),
+                      tensors_.size() - 1, offset, tensors_.size()});
+}
+
+void Plan::AddUnheld(const std::string& name, std::string_view axes, std::vector<int64_t> shape) {
+  derived_.push_back({name, std::string(axes), std::move(shape), {}, {}, 0, tensors_.size()});
 }
 
 size_t Plan::bytes() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,6 +30,21 @@ struct PlannedTensor {
   int64_t elements() const;
 };
 
+// A tensor of the computation without memory of its own: a view, whose element i, j, .. is element
+// offset + i·strides[0] + j·strides[1] + .. of the planned tensor `of`; or one that kernels compute
+// without ever holding it whole.
+struct DerivedTensor {
+  std::string name;
+  std::string axes;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // none when it is never held
+  std::optional<size_t> of;      // index in Plan::tensors()
+  int64_t offset = 0;
+  size_t place = 0;  // how many planned tensors were declared before it
+
+  int64_t elements() const;
+};
+
 class Plan {
  public:
   // With `training`, saved tensors keep memory of their own; otherwise they are scratch too.
@@ -43,12 +59,19 @@ class Plan {
   void Add(float** data, const std::string& name, std::string_view key, std::string_view axes,
            std::vector<int64_t> shape, Lifetime lifetime);
 
+  // Declares a view on the tensor that was added last.
+  void AddView(const std::string& name, std::string_view axes, std::vector<int64_t> shape,
+               std::vector<int64_t> strides, int64_t offset);
+  // Declares a tensor that is never held.
+  void AddUnheld(const std::string& name, std::string_view axes, std::vector<int64_t> shape);
+
   // The size of the whole block.
   size_t bytes() const;
   // Allocates, zero-filled, and sets every pointer. Error: not enough memory.
   Status Allocate();
 
   const std::vector<PlannedTensor>& tensors() const { return tensors_; }
+  const std::vector<DerivedTensor>& derived() const { return derived_; }
   // The memory of tensors()[i].
   const float* data(size_t i) const { return *targets_[i]; }
 
@@ -59,6 +82,7 @@ class Plan {
   std::vector<int64_t> block_elements_;
   std::unordered_map<std::string, size_t> shared_;  // key -> block
   Buffer buffer_;
+  std::vector<DerivedTensor> derived_;
 };
 
 }  // namespace heed

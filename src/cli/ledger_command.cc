@@ -1,0 +1,289 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/fields_text.h"
+#include "cli/command.h"
+#include "inspect/ledger.h"
+#include "io/file.h"
+#include "model/config_json.h"
+#include "report/format.h"
+#include "tensor/shape.h"
+#include "train/presets.h"
+
+namespace heed {
+namespace {
+
+constexpr size_t kMostConfigBytes = size_t{16} << 20;
+constexpr int64_t kDefaultLength = 64;
+
+struct LedgerOptions {
+  std::string preset;
+  int64_t batch_size = 1;
+  int64_t seq = 0;
+  CacheType cache_dtype = CacheType::kF32;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("preset", self.preset, "named size; other options change it");
+    visit("batch_size", self.batch_size, "sequences in a batch");
+    visit("seq", self.seq, "positions of each; block_size when not given");
+    visit("cache_dtype", self.cache_dtype, "numbers of the key/value cache");
+  }
+};
+
+struct LedgerSpec {
+  std::vector<std::string> arguments;
+  LedgerOptions options;
+  ModelConfig model;
+};
+
+// The model's settings: of a folder, of a preset, or typed; and how much of it is asked for.
+Result<LedgerRequest> MakeRequest(Session& session, LedgerSpec& spec) {
+  LedgerOptions& options = spec.options;
+  Options& given = session.options;
+  if (spec.arguments.size() > 1) {
+    return BadRequest("MODEL", fmt::format("{} folders", spec.arguments.size()), "one, or none");
+  }
+  if (!spec.arguments.empty()) {
+    const std::string other = given.FirstGivenBut(std::vector<std::string_view>{
+        "batch_size", "seq", "cache_dtype", "json", "quiet", "threads", "seed"});
+    if (!other.empty()) return BadRequest(other, "given beside a model", "the model's own sizes");
+    const std::string path = (std::filesystem::path(spec.arguments[0]) / "config.json").string();
+    HEED_ASSIGN(const std::string text, ReadFile(path, kMostConfigBytes));
+    HEED_ASSIGN(spec.model, ParseModelConfig(text, path));
+  } else if (!options.preset.empty()) {
+    TrainSettings unused;
+    HEED_TRY(ApplyPreset(options.preset, &spec.model, &unused));
+    HEED_TRY(given.Apply());
+  } else if (!given.Given("block_size")) {
+    spec.model.block_size = given.Given("seq") ? options.seq : kDefaultLength;
+  }
+  const int64_t T = given.Given("seq") ? options.seq : spec.model.block_size;
+  return LedgerRequest{spec.model, options.batch_size, T, options.cache_dtype};
+}
+
+nlohmann::ordered_json LedgerJson(const Ledger& ledger) {
+  using Json = nlohmann::ordered_json;
+  Json tensors = Json::array(), parameters = Json::array(), groupings = Json::array();
+  for (const LedgerTensor& t : ledger.tensors) {
+    tensors.push_back({{"name", t.name},
+                       {"axes", t.axes},
+                       {"shape", t.shape},
+                       {"elements", t.elements},
+                       {"bytes", t.bytes},
+                       {"flops", t.flops},
+                       {"copy", t.copy},
+                       {"memory", t.memory}});
+  }
+  for (const Parameter& p : ledger.parameters) {
+    parameters.push_back(
+        {{"name", p.name}, {"axes", p.axes}, {"shape", p.shape}, {"elements", p.elements}});
+  }
+  for (const GroupingRow& row : ledger.groupings) {
+    groupings.push_back({{"n_kv_head", row.n_kv_head},
+                         {"kind", row.kind},
+                         {"elements", row.cache_elements},
+                         {"bytes", row.cache_bytes},
+                         {"parameters", row.parameters}});
+  }
+  const TrainingBytes& b = ledger.training;
+  return {{"config", Json::parse(ToJson(ledger.config))},
+          {"batch_size", ledger.B},
+          {"seq", ledger.T},
+          {"tensors", std::move(tensors)},
+          {"kv_cache",
+           {{"elements", ledger.cache_elements},
+            {"bytes", ledger.cache_bytes},
+            {"elements_mha", ledger.cache_elements_mha},
+            {"measured_bytes",
+             ledger.measured_cache_bytes ? Json(*ledger.measured_cache_bytes) : Json()}}},
+          {"groupings", std::move(groupings)},
+          {"parameters", ledger.parameter_count},
+          {"parameter_tensors", std::move(parameters)},
+          {"flops_forward", ledger.flops_forward},
+          {"flops_training_step", ledger.flops_training_step},
+          {"bytes_activations", ledger.activation_bytes},
+          {"bytes_training", b.total()},
+          {"bytes_training_parts",
+           {{"parameters", b.parameters},
+            {"gradients", b.gradients},
+            {"optimizer", b.optimizer},
+            {"saved_activations", b.saved},
+            {"workspace", b.workspace}}},
+          {"machine_bytes", ledger.machine.total},
+          {"fits", ledger.fits},
+          {"change", ledger.fits ? Json() : Json(ledger.change)}};
+}
+
+const char* Plural(int64_t n) { return n == 1 ? "" : "s"; }
+
+// Whether a name belongs to a block after the first: such rows repeat it.
+bool Repeats(std::string_view name) {
+  for (const std::string_view prefix : {"h.", "model.layers."}) {
+    if (name.starts_with(prefix) && !name.substr(prefix.size()).starts_with("0.")) return true;
+  }
+  return false;
+}
+
+std::string RepeatLine(const Ledger& ledger) {
+  const int64_t last = ledger.config.n_layer - 1;
+  if (last == 0) return "";
+  return last == 1 ? "  ... h.1 is like h.0\n"
+                   : fmt::format("  ... h.1 to h.{} are like h.0\n", last);
+}
+
+// "view of qkv" for "view of h.0.attn.qkv": the row's own block is meant.
+std::string ShortMemory(const std::string& memory) {
+  if (memory == "own") return "";
+  const size_t name = memory.rfind(' ') + 1, dot = memory.rfind('.');
+  return dot == std::string::npos ? memory : memory.substr(0, name) + memory.substr(dot + 1);
+}
+
+std::string TensorTable(const Ledger& ledger) {
+  constexpr const char* kRow = "{:<16} {:<13} {:>20} {:>13} {:>8} {:>5}{}\n";
+  std::string text = fmt::format(fmt::runtime(kRow), "forward pass", "axes", "shape", "elements",
+                                 "bytes", "FLOPs", "  memory");
+  bool told = false;
+  for (const LedgerTensor& t : ledger.tensors) {
+    if (Repeats(t.name)) {
+      if (!told) text += RepeatLine(ledger);
+      told = true;
+      continue;
+    }
+    const std::string memory = ShortMemory(t.memory);
+    text += fmt::format(fmt::runtime(kRow), t.name, t.axes, ShapeText(t.shape),
+                        FormatCount(t.elements), FormatBytes(static_cast<double>(t.bytes)),
+                        t.flops == 0 ? "-" : FormatQuantity(static_cast<double>(t.flops)),
+                        memory.empty() ? "" : "  " + memory);
+  }
+  return text;
+}
+
+std::string ParameterTable(const Ledger& ledger) {
+  std::string text =
+      fmt::format("{:<46} {:<9} {:>20} {:>14}\n", "parameters", "axes", "shape", "elements");
+  bool told = false;
+  for (const Parameter& p : ledger.parameters) {
+    if (Repeats(p.name)) {
+      if (!told) text += RepeatLine(ledger);
+      told = true;
+      continue;
+    }
+    text += fmt::format("{:<46} {:<9} {:>20} {:>14}\n", p.name, p.axes, ShapeText(p.shape),
+                        FormatCount(p.elements));
+  }
+  return text;
+}
+
+std::string CacheTable(const Ledger& ledger) {
+  const ModelConfig& c = ledger.config;
+  std::string text = fmt::format("{:<24} {:>14} {:>14} {:>12} {:>18}\n", "key/value cache",
+                                 "elements", "bytes", "share", "parameters");
+  for (const GroupingRow& row : ledger.groupings) {
+    text += fmt::format(
+        "{:<24} {:>14} {:>14} {:>12} {:>18}{}\n",
+        fmt::format("{} {:>3} key/value head{}", row.kind, row.n_kv_head, Plural(row.n_kv_head)),
+        FormatCount(row.cache_elements), FormatCount(row.cache_bytes),
+        fmt::format("1/{}", c.n_head / row.n_kv_head), FormatCount(row.parameters),
+        row.n_kv_head == c.n_kv_head ? "  <- this one" : "");
+  }
+  text += fmt::format(
+      "by formula   2 x layers {} x sequences {} x key/value heads {} x positions {} x width {} = "
+      "{}\n"
+      "             elements, {} bytes in {}\n",
+      c.n_layer, ledger.B, c.n_kv_head, ledger.T, c.head_dim, FormatCount(ledger.cache_elements),
+      FormatCount(ledger.cache_bytes), NameOf(ledger.cache_type));
+  text += ledger.measured_cache_bytes
+              ? fmt::format("by measure   {} bytes held by the cache, in f32\n",
+                            FormatCount(*ledger.measured_cache_bytes))
+              : "by measure   the system gives no such memory\n";
+  if (c.n_kv_head < c.n_head) {
+    text += fmt::format(
+        "             query heads {} to {} read key/value head 0 where it lies: "
+        "no copy is made\n",
+        0, c.n_head / c.n_kv_head - 1);
+  }
+  return text;
+}
+
+std::string MemoryText(const Ledger& ledger) {
+  const TrainingBytes& b = ledger.training;
+  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
+  std::string text = fmt::format("{:<24} {:>14}\n", "training keeps", "bytes");
+  const std::pair<const char*, int64_t> rows[] = {
+      {"parameters", b.parameters},         {"gradients", b.gradients},
+      {"AdamW's two moments", b.optimizer}, {"saved activations", b.saved},
+      {"workspace", b.workspace},           {"in all", b.total()}};
+  for (const auto& [name, n] : rows) {
+    text += fmt::format("{:<24} {:>14} {:>12}\n", name, FormatCount(n), bytes(n));
+  }
+  text +=
+      fmt::format("{:<24} {:>14} {:>12}  parameters, one pass and the cache\n", "inference, in all",
+                  FormatCount(b.parameters + ledger.activation_bytes + ledger.cache_bytes),
+                  bytes(b.parameters + ledger.activation_bytes + ledger.cache_bytes));
+  const auto flops = [](int64_t n) { return FormatQuantity(static_cast<double>(n)); };
+  text += fmt::format("\n{} FLOPs forward, {} a training step (matrix products, causal half)\n",
+                      flops(ledger.flops_forward), flops(ledger.flops_training_step));
+  text += ledger.fits ? fmt::format("training fits: {} of this machine's {} ({} free now)\n",
+                                    bytes(b.total()), bytes(ledger.machine.total),
+                                    bytes(ledger.machine.free))
+                      : fmt::format(
+                            "training does not fit: {}, and this machine has {}\n"
+                            "smallest change: {}\n",
+                            bytes(b.total()), bytes(ledger.machine.total), ledger.change);
+  return text;
+}
+
+std::string LedgerText(const Ledger& ledger) {
+  const ModelConfig& c = ledger.config;
+  return fmt::format(
+             "{} layer{}, {} query head{} on {} key/value head{} of width {}, model width {}, "
+             "vocabulary {}\nB = {} sequence{}, T = S = {} position{}; {} parameters\n\n",
+             c.n_layer, Plural(c.n_layer), c.n_head, Plural(c.n_head), c.n_kv_head,
+             Plural(c.n_kv_head), c.head_dim, c.n_embd, c.vocab_size, ledger.B, Plural(ledger.B),
+             ledger.T, Plural(ledger.T), FormatCount(ledger.parameter_count)) +
+         TensorTable(ledger) + "\n" + ParameterTable(ledger) + "\n" + CacheTable(ledger) + "\n" +
+         MemoryText(ledger);
+}
+
+Result<Verdict> RunLedger(Session& session, LedgerSpec& spec) {
+  HEED_ASSIGN(const LedgerRequest request, MakeRequest(session, spec));
+  HEED_ASSIGN(const Ledger ledger, MakeLedger(request, ReadMachineMemory()));
+  HEED_TRY(session.terminal.Document(LedgerJson(ledger).dump(2)));
+  HEED_TRY(session.terminal.Say(LedgerText(ledger)));
+  return Verdict::kDone;
+}
+
+}  // namespace
+
+Command LedgerCommand() {
+  Command command;
+  command.name = "ledger";
+  command.summary = "every tensor of a pass: axes, shape, bytes, FLOPs; cache and training memory";
+  command.explanation =
+      "Reads the plans of the layers, the parameters and the cache themselves, for a model's "
+      "folder, a preset or typed sizes (one layer and a vocabulary of 65 when not given), without "
+      "computing anything: what a forward pass holds and which tensors are views, what the "
+      "key/value cache takes with as many heads as queries, fewer, or one, what training keeps, "
+      "and whether that fits in this machine.";
+  command.example =
+      "heed ledger --n-embd 8 --n-head 4 --n-kv-head 2 --batch-size 2 --seq 3\n"
+      "heed ledger --preset gpt-mini --position rope --seq 256\n"
+      "heed ledger runs/first --batch-size 16";
+  command.declare = [](Options& options) -> CommandBody {
+    auto spec = std::make_shared<LedgerSpec>();
+    spec->model.n_layer = 1;
+    spec->model.vocab_size = 65;
+    options.BindArguments("[MODEL]", "a model's folder", &spec->arguments);
+    options.Bind("Ledger", spec->options);
+    options.Bind("Model", spec->model);
+    return [spec](Session& session) { return RunLedger(session, *spec); };
+  };
+  return command;
+}
+
+}  // namespace heed
