@@ -228,7 +228,7 @@ class Batch {
         request.sampling, logits.first(static_cast<size_t>(tokenizer_.vocab_size())), texts_[r]);
     const RandomKey key{request.seed, 0, kSampleStream};
     const int32_t token = Draw(p, RandomUniform53(key, sample.tokens.size()));
-    const std::string_view bytes = BytesOf(token);
+    const std::string_view bytes = tokenizer_.TokenBytes(token);
     texts_[r].push_back(token);
     sample.tokens.push_back(token);
     sample.text += bytes;
@@ -249,17 +249,12 @@ class Batch {
     return !done && !ended_;
   }
 
-  // An embedding may have more rows than the vocabulary has tokens; those have no bytes.
-  std::string_view BytesOf(int32_t token) const {
-    return token < tokenizer_.vocab_size() ? tokenizer_.TokenBytes(token) : std::string_view();
-  }
-
   // Cuts the text at byte `stop` and drops the tokens that begin there or later.
   void CutBefore(size_t stop, Sample* sample) const {
     size_t end = sample->text.size();
     sample->text.resize(stop);
     while (!sample->tokens.empty()) {
-      end -= BytesOf(sample->tokens.back()).size();
+      end -= tokenizer_.TokenBytes(sample->tokens.back()).size();
       if (end < stop) break;
       sample->tokens.pop_back();
     }
