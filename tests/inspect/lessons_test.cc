@@ -51,8 +51,12 @@ TEST(Lessons, EveryStepHasAFormulaAndNumbersOfItsShape) {
       EXPECT_EQ(words, step.shape.size()) << lesson.name << " " << step.name;
       if (step.shape.empty()) continue;
       const auto columns = static_cast<size_t>(step.shape.back());
-      if (!step.columns.empty()) EXPECT_EQ(step.columns.size(), columns) << step.name;
-      if (!step.rows.empty()) EXPECT_EQ(step.rows.size(), elements / columns) << step.name;
+      if (!step.columns.empty()) {
+        EXPECT_EQ(step.columns.size(), columns) << step.name;
+      }
+      if (!step.rows.empty()) {
+        EXPECT_EQ(step.rows.size(), elements / columns) << step.name;
+      }
     }
   }
 }
