@@ -129,7 +129,7 @@ Result<std::vector<Step>> TellCacheOffset(const LessonInput&) {
        {"k0", "k1"}},
       {"next",
        "x2 turned at position 2, and at a position that starts again at 0",
-       "d",
+       "place d",
        {2, kD},
        both,
        "",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/parallel.h"
 #include "base/random.h"
 #include "inspect/lessons/lesson.h"
 #include "kernels/reference/attention.h"
@@ -16,7 +17,11 @@ constexpr int64_t kWidths[] = {2, 16, 64, 256};
 std::vector<double> Normals(int64_t n, uint32_t stream) {
   std::vector<double> x(n);
   const RandomKey key{1, 0, stream};
-  for (int64_t i = 0; i < n; ++i) x[i] = RandomNormal(key, static_cast<uint64_t>(i));
+  ParallelFor(kDraws, [&](int64_t piece) {
+    for (int64_t i = piece * n / kDraws; i < (piece + 1) * n / kDraws; ++i) {
+      x[i] = RandomNormal(key, static_cast<uint64_t>(i));
+    }
+  });
   return x;
 }
 
@@ -35,8 +40,9 @@ double Deviation(const std::vector<double>& x) {
 Result<std::vector<Step>> TellScaling(const LessonInput&) {
   std::vector<double> deviations, sharpest;
   std::vector<std::string> widths;
+  const std::vector<double> q = Normals(kDraws * kWidths[3], 1);
+  const std::vector<double> k = Normals(kDraws * kWidths[3], 2);
   for (const int64_t d : kWidths) {
-    const std::vector<double> q = Normals(kDraws * d, 1), k = Normals(kDraws * d, 2);
     for (const double scale : {1.0, 1 / std::sqrt(static_cast<double>(d))}) {
       // Every draw is a query with one key for the deviation; and every kKeys keys make a softmax.
       std::vector<double> scores(kDraws), pattern(kKeys), row(kKeys);

@@ -1,0 +1,231 @@
+#include "inspect/ledger.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstring>
+
+#include "model/flops.h"
+
+namespace heed {
+namespace {
+
+constexpr MachineMemory kMachine{int64_t{8} << 30, int64_t{4} << 30};
+
+ModelConfig Config(int64_t n_embd, int64_t n_head, int64_t n_kv_head, int64_t T) {
+  ModelConfig config;
+  config.n_layer = 1;
+  config.n_embd = n_embd;
+  config.n_head = n_head;
+  config.n_kv_head = n_kv_head;
+  config.block_size = T;
+  config.vocab_size = 65;
+  return config;
+}
+
+Ledger Make(const ModelConfig& config, int64_t B, int64_t T,
+            const MachineMemory& machine = kMachine) {
+  Result<Ledger> ledger = MakeLedger({config, B, T}, machine);
+  EXPECT_TRUE(ledger) << (ledger ? "" : ledger.error().Message());
+  return *ledger;
+}
+
+LedgerTensor Find(const Ledger& ledger, const std::string& name) {
+  for (const LedgerTensor& tensor : ledger.tensors) {
+    if (tensor.name == name) return tensor;
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return {};
+}
+
+void ExpectTensor(const Ledger& ledger, const std::string& name, const std::string& axes,
+                  const std::vector<int64_t>& shape, int64_t elements) {
+  const LedgerTensor tensor = Find(ledger, name);
+  EXPECT_EQ(tensor.axes, axes) << name;
+  EXPECT_EQ(tensor.shape, shape) << name;
+  EXPECT_EQ(tensor.elements, elements) << name;
+  EXPECT_EQ(tensor.bytes, 4 * elements) << name;
+}
+
+TEST(Ledger, ShapesOfFourQueryHeadsOnTwo) {
+  const Ledger ledger = Make(Config(8, 4, 2, 3), 2, 3);
+  ExpectTensor(ledger, "embedded", "B T C", {2, 3, 8}, 48);
+  ExpectTensor(ledger, "h.0.attn.q", "B H T D", {2, 4, 3, 2}, 48);
+  ExpectTensor(ledger, "h.0.attn.k", "B Hkv T D", {2, 2, 3, 2}, 24);
+  ExpectTensor(ledger, "h.0.attn.v", "B Hkv T D", {2, 2, 3, 2}, 24);
+  ExpectTensor(ledger, "h.0.attn.scores", "B H T S", {2, 4, 3, 3}, 72);
+  ExpectTensor(ledger, "h.0.attn.z", "B H T D", {2, 4, 3, 2}, 48);
+  ExpectTensor(ledger, "h.0.attn.merged", "B T HD", {2, 3, 8}, 48);
+  EXPECT_EQ(ledger.cache_elements, 48);
+  EXPECT_EQ(ledger.cache_elements_mha, 96);
+  EXPECT_EQ(ledger.measured_cache_bytes, 48 * 4);
+}
+
+TEST(Ledger, ShapesOfThreeQueryHeadsOnOne) {
+  const Ledger ledger = Make(Config(12, 3, 1, 5), 1, 5);
+  ExpectTensor(ledger, "h.0.attn.q", "B H T D", {1, 3, 5, 4}, 60);
+  ExpectTensor(ledger, "h.0.attn.k", "B Hkv T D", {1, 1, 5, 4}, 20);
+  ExpectTensor(ledger, "h.0.attn.v", "B Hkv T D", {1, 1, 5, 4}, 20);
+  ExpectTensor(ledger, "h.0.attn.scores", "B H T S", {1, 3, 5, 5}, 75);
+  ExpectTensor(ledger, "h.0.attn.merged", "B T HD", {1, 5, 12}, 60);
+  EXPECT_EQ(ledger.cache_elements, 40);
+}
+
+TEST(Ledger, CacheBytesOfTheHomeworkModel) {
+  ModelConfig config = FindPreset("gpt-mini")->model;
+  const Ledger ledger = Make(config, 1, 256);
+  ASSERT_EQ(ledger.groupings.size(), 4u);
+  const int64_t heads[] = {6, 3, 2, 1}, bytes[] = {2359296, 1179648, 786432, 393216};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(ledger.groupings[i].n_kv_head, heads[i]);
+    EXPECT_EQ(ledger.groupings[i].cache_bytes, bytes[i]);
+    config.n_kv_head = heads[i];
+    EXPECT_EQ(Make(config, 1, 256).measured_cache_bytes, bytes[i]);
+  }
+  // stories260K: 5 layers, 8 query heads on 4, width 64.
+  ModelConfig stories = Config(64, 8, 4, 512);
+  stories.n_layer = 5;
+  const Ledger small = Make(stories, 1, 512);
+  EXPECT_EQ(small.measured_cache_bytes, 655360);
+  EXPECT_EQ(small.groupings.front().cache_bytes, 1310720);
+  const auto half = MakeLedger({stories, 1, 512, CacheType::kBF16}, kMachine);
+  EXPECT_EQ(half->cache_bytes, 655360 / 2);
+}
+
+TEST(Ledger, ParameterCountsOfPresets) {
+  // minGPT's own count leaves out the untied head.
+  const Ledger small = Make(FindPreset("gpt-nano")->model, 1, 8);
+  EXPECT_EQ(small.parameter_count, 2546400 + 50257 * 48);
+  ModelConfig femto = FindPreset("femto")->model;
+  femto.vocab_size = 65;
+  femto.block_size = 128;
+  EXPECT_EQ(Make(femto, 1, 8).parameter_count, 594);
+}
+
+TEST(Ledger, FlopsByHand) {
+  const Ledger ledger = Make(Config(8, 4, 2, 3), 2, 3);
+  const int64_t rows = 6;
+  EXPECT_EQ(Find(ledger, "h.0.attn.qkv").flops, 2 * rows * 8 * 16);
+  // Six visible pairs in a triangle of three, for each of 2 x 4 heads of width 2.
+  EXPECT_EQ(Find(ledger, "h.0.attn.scores").flops, 2 * 8 * 6 * 2);
+  EXPECT_EQ(Find(ledger, "h.0.attn.merged").flops, 2 * 8 * 6 * 2);
+  EXPECT_EQ(Find(ledger, "h.0.middle").flops, 2 * rows * 8 * 8);
+  EXPECT_EQ(Find(ledger, "h.0.mlp.fc").flops, 2 * rows * 8 * 32);
+  EXPECT_EQ(Find(ledger, "h.0.output").flops, 2 * rows * 32 * 8);
+  EXPECT_EQ(Find(ledger, "logits").flops, 2 * rows * 8 * 65);
+  EXPECT_EQ(ledger.flops_forward, 1536 + 192 + 192 + 768 + 3072 + 3072 + 6240);
+  EXPECT_EQ(ledger.flops_training_step, 3 * ledger.flops_forward);
+}
+
+RC_GTEST_PROP(Ledger, FlopsOfAllTensorsAreTheTotal, ()) {
+  ModelConfig config = Config(24, 6, *rc::gen::element(1, 2, 3, 6), 7);
+  config.n_layer = *rc::gen::inRange(1, 4);
+  config.mlp = *rc::gen::element(MlpKind::kGelu, MlpKind::kSwiglu);
+  const Ledger ledger = *MakeLedger({config, *rc::gen::inRange(1, 4), 7}, kMachine);
+  int64_t sum = 0;
+  for (const LedgerTensor& tensor : ledger.tensors) sum += tensor.flops;
+  RC_ASSERT(sum == ledger.flops_forward);
+}
+
+// What the ledger calls views must show the numbers of the pass itself.
+TEST(Ledger, ViewsLieInTheBuffersOfTheirTensors) {
+  ModelConfig config = Config(12, 6, 2, 5);
+  const auto model = *Gpt::Create(config, ReferenceKernels());
+  model->Initialize(3);
+  const int64_t B = 3, T = 5, H = 6, D = 2;
+  const auto activations = *Activations::Create(*model, B, T, /*training=*/true);
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  model->Forward(model->NewPass(B, T), tokens.data(), activations.get());
+  const Plan& plan = activations->plan();
+  const auto view = [&](const std::string& name, int64_t b, int64_t h, int64_t t, int64_t d) {
+    for (const DerivedTensor& v : plan.derived()) {
+      if (v.name != name) continue;
+      return plan.data(*v.of)[v.offset + b * v.strides[0] + h * v.strides[1] + t * v.strides[2] +
+                              d * v.strides[3]];
+    }
+    ADD_FAILURE() << name;
+    return 0.0f;
+  };
+  // z is what attention over the views q, k and v gives, computed here from its definition.
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t h = 0; h < H; ++h) {
+      for (int64_t t = 0; t < T; ++t) {
+        double weights = 0, z[2] = {0, 0};
+        for (int64_t s = 0; s <= t; ++s) {
+          double score = 0;
+          for (int64_t d = 0; d < D; ++d) {
+            score += view("h.0.attn.q", b, h, t, d) * view("h.0.attn.k", b, h / 3, s, d);
+          }
+          const double weight = std::exp(score / std::sqrt(2.0));
+          weights += weight;
+          for (int64_t d = 0; d < D; ++d) z[d] += weight * view("h.0.attn.v", b, h / 3, s, d);
+        }
+        for (int64_t d = 0; d < D; ++d) {
+          EXPECT_NEAR(view("h.0.attn.z", b, h, t, d), z[d] / weights, 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(Ledger, TellsViewsFromCopiesAndReuse) {
+  const Ledger ledger = Make(Config(8, 4, 2, 3), 2, 3);
+  for (const char* name : {"q", "k", "v"}) {
+    const LedgerTensor tensor = Find(ledger, std::string("h.0.attn.") + name);
+    EXPECT_FALSE(tensor.copy);
+    EXPECT_EQ(tensor.memory, "view of h.0.attn.qkv");
+  }
+  EXPECT_EQ(Find(ledger, "h.0.attn.z").memory, "view of h.0.attn.merged");
+  EXPECT_EQ(Find(ledger, "h.0.attn.scores").memory, "never held");
+  EXPECT_EQ(Find(ledger, "h.0.output").memory, "reuses embedded");
+  EXPECT_TRUE(Find(ledger, "h.0.attn.qkv").copy);
+}
+
+TEST(Ledger, TheSmallestChangeFitsAndTheNextLargerDoesNot) {
+  ModelConfig config = Config(64, 4, 4, 128);
+  config.n_layer = 4;
+  const int64_t full = Make(config, 16, 128).training.total();
+  const int64_t five = Make(config, 5, 128).training.total();
+  const Ledger batch = Make(config, 16, 128, {five, five});
+  EXPECT_FALSE(batch.fits);
+  EXPECT_EQ(batch.change, "--batch-size 5 --grad-accum 4");
+  EXPECT_EQ(Make(config, 16, 128, {five - 1, five}).change, "--batch-size 4 --grad-accum 4");
+  EXPECT_TRUE(Make(config, 16, 128, {full, full}).fits);
+  EXPECT_EQ(Make(config, 16, 128, {full, full}).change, "");
+  const int64_t short_one = Make(config, 1, 77).training.total();
+  EXPECT_EQ(Make(config, 16, 128, {short_one, short_one}).change, "--batch-size 1 --block-size 77");
+  ModelConfig three = config;
+  three.n_layer = 3;
+  const int64_t layers = Make(three, 1, 2).training.total();
+  // Three layers take less than four at any length.
+  ASSERT_LT(layers, Make(config, 1, 1).training.total());
+  EXPECT_EQ(Make(config, 16, 2, {layers, layers}).change, "--batch-size 1 --n-layer 3");
+  EXPECT_EQ(Make(config, 16, 128, {1, 1}).change, "a narrower model: one layer of it does not fit");
+}
+
+TEST(Ledger, AModelBeyondTheMachineIsStillLedgered) {
+  const Ledger ledger = Make(FindPreset("gpt2-xl")->model, 4096, 1024, kMachine);
+  EXPECT_FALSE(ledger.fits);
+  EXPECT_FALSE(ledger.change.empty());
+  EXPECT_EQ(Find(ledger, "h.47.attn.scores").elements, int64_t{4096} * 25 * 1024 * 1024);
+}
+
+TEST(Ledger, WrongSizesAreRefused) {
+  const ModelConfig config = Config(8, 4, 2, 3);
+  const auto where = [&](int64_t B, int64_t T) {
+    const auto ledger = MakeLedger({config, B, T}, kMachine);
+    return ledger ? "" : ledger.error().where;
+  };
+  EXPECT_EQ(where(0, 3), "--batch-size");
+  EXPECT_EQ(where(-1, 3), "--batch-size");
+  EXPECT_EQ(where(1, 0), "--seq");
+  EXPECT_EQ(where(1, 4), "--seq");
+  ModelConfig uneven = config;
+  uneven.n_kv_head = 3;
+  EXPECT_EQ(MakeLedger({uneven, 1, 3}, kMachine).error().where, "n_kv_head");
+  ModelConfig huge = Config(1 << 20, 4, 4, 1 << 24);
+  EXPECT_EQ(MakeLedger({huge, 1 << 24, 1 << 24}, kMachine).error().where, "--batch-size");
+}
+
+}  // namespace
+}  // namespace heed
