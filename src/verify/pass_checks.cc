@@ -91,7 +91,7 @@ Result<Finding> CheckShapes(Probe& probe) {
     const std::string h = fmt::format("h.{}.", i);
     for (const auto& [name, width] :
          {std::pair<const char*, int64_t>{"attn.qkv", (c.n_head + 2 * c.n_kv_head) * D},
-          {"attn.z", c.n_head * D},
+          {"attn.merged", c.n_head * D},
           {"middle", c.n_embd},
           {"output", c.n_embd}}) {
       expect(static_cast<int64_t>(taps.Find(h + name).size()), B * T * width, h + name);

@@ -125,7 +125,7 @@ Result<std::vector<std::string>> SilentDropouts(Probe& probe, const Pass& traini
   const std::span<const float> qkv = taps.Find("h.0.attn.qkv");
   std::copy(qkv.begin(), qkv.end(), layers[0].qkv.begin());
   probe.model.kernels().attention_forward(layers[0].args);
-  if (RelativeError(taps.Find("h.0.attn.z"), layers[0].z) < 1e-4) {
+  if (RelativeError(taps.Find("h.0.attn.merged"), layers[0].z) < 1e-4) {
     silent.emplace_back("attention weights");
   }
   return silent;
