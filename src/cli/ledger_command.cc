@@ -192,9 +192,8 @@ std::string CacheTable(const Ledger& ledger) {
         row.n_kv_head == c.n_kv_head ? "  <- this one" : "");
   }
   text += fmt::format(
-      "by formula   2 x layers {} x sequences {} x key/value heads {} x positions {} x width {} = "
-      "{}\n"
-      "             elements, {} bytes in {}\n",
+      "by formula   2 x layers {} x sequences {} x key/value heads {} x positions {} x width {}\n"
+      "             = {} elements, {} bytes in {}\n",
       c.n_layer, ledger.B, c.n_kv_head, ledger.T, c.head_dim, FormatCount(ledger.cache_elements),
       FormatCount(ledger.cache_bytes), NameOf(ledger.cache_type));
   text += ledger.measured_cache_bytes
@@ -203,7 +202,7 @@ std::string CacheTable(const Ledger& ledger) {
               : "by measure   the system gives no such memory\n";
   if (c.n_kv_head < c.n_head) {
     text += fmt::format(
-        "             query heads {} to {} read key/value head 0 where it lies: "
+        "             query heads 0 to {} read key/value head 0 where it lies: "
         "no copy is made\n",
         0, c.n_head / c.n_kv_head - 1);
   }
