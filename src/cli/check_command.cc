@@ -85,7 +85,7 @@ std::string VerdictLine(const CheckReport& report) {
                      failed == nullptr ? "ok" : "failed", counts[0], counts[1], counts[2],
                      failed == nullptr
                          ? ""
-                         : fmt::format("; begin with {}, it may explain the rest", failed->name));
+                         : fmt::format("; begin with {}", failed->name));
 }
 
 Result<std::unique_ptr<Gpt>> ModelOf(Session& session, CheckRequest& request,
@@ -120,6 +120,9 @@ Result<Verdict> Run(Session& session, CheckRequest& request) {
     HEED_ASSIGN(kernels, PlantedKernels(inputs.plant, kernels));
   }
   HEED_ASSIGN(std::unique_ptr<Gpt> model, ModelOf(session, request, kernels));
+  if (!inputs.plant.empty() && model->config().block_size < 2) {
+    return BadRequest("--plant", "a model of one position", "a block_size of at least 2");
+  }
   const CheckOptions options{static_cast<uint64_t>(session.globals.seed), !inputs.preset.empty()};
   HEED_ASSIGN(const CheckReport report, CheckModel(std::move(model), options));
   HEED_TRY(session.terminal.Document(

@@ -197,11 +197,10 @@ int64_t RopePosition(const RopeArgs<>& a, int64_t row) {
 // table at hand.
 template <double (*kAngle)(const PairAngle&)>
 void RopeWithAngles(const RopeArgs<>& args) {
-  int64_t positions = 1;
+  int64_t positions = 2;
   for (int64_t r = args.T_ - 1; r < args.B * args.T_; r += args.T_) {
     positions = std::max(positions, RopePosition(args, r) + 1);
   }
-  if (positions < 2) return reference::Rope(args);
   const auto angle = [&](int64_t p, int64_t i) {
     return std::atan2(double(args.sin[p * args.half + i]), double(args.cos[p * args.half + i]));
   };

@@ -20,7 +20,9 @@ struct PlantedFault {
 
 std::span<const PlantedFault> PlantedFaults();
 
-// `base` with the fault in it. Error: an unknown name, with the nearest and all known ones.
+// `base` with the fault in it, for models of two positions and more: faulty rotations read their
+// frequencies off the first two rows of the table. Error: an unknown name, with the nearest and all
+// known ones.
 Result<Kernels> PlantedKernels(const std::string& name, const Kernels& base);
 
 }  // namespace heed
