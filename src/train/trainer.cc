@@ -112,6 +112,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& to
                                                  const BatchSource& source,
                                                  const TrainSettings& settings, uint64_t seed,
                                                  const std::string& folder) {
+  model->set_arithmetic(settings.dtype);
   std::unique_ptr<Trainer> trainer(new Trainer(model, tokenizer, source, settings, seed, folder));
   trainer->state_.data_fingerprint = DataFingerprint(source);
   trainer->floor_ = source.loss_floor(settings.eval_iters * settings.batch_size);
