@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """heed against PyTorch on the same training steps, alternating A B A B in one run.
 
-  bench/compare.py [--rounds 3] [--seconds 3] [WORKLOAD ...]
+  bench/compare.py [--rounds 3] [--seconds 3] [--dtype f32|bf16] [WORKLOAD ...]
 
 Each round starts both programs anew and takes the median time of a step. PyTorch gets the better
 of 1 and 2 threads in every round, the OpenMP build of OpenBLAS, and the memory settings that
@@ -25,15 +25,15 @@ def run(command):
     return done.stdout
 
 
-def heed(workload, threads, seconds):
+def heed(workload, threads, seconds, dtype):
     out = run([os.path.join(HERE, "..", "build", "heed"), "bench", "--workload", workload, "--json",
-               "--quiet", "--threads", str(threads), "--seconds", str(seconds)])
+               "--quiet", "--threads", str(threads), "--seconds", str(seconds), "--dtype", dtype])
     return json.loads(out)["rows"][0]
 
 
-def torch(workload, threads, seconds):
+def torch(workload, threads, seconds, dtype):
     out = run(["/usr/bin/python3", os.path.join(HERE, "torch_gpt.py"), "--config", workload,
-               "--threads", str(threads), "--seconds", str(seconds)])
+               "--threads", str(threads), "--seconds", str(seconds), "--dtype", dtype])
     return json.loads(out.strip().splitlines()[-1])
 
 
@@ -42,14 +42,16 @@ def main():
     p.add_argument("workloads", nargs="*", default=WORKLOADS)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=3.0)
+    p.add_argument("--dtype", choices=["f32", "bf16"], default="f32",
+                   help="of both: bf16 is PyTorch's autocast")
     a = p.parse_args()
-    print(f"{'training step, f32':<20} {'heed ms':>9} {'torch ms':>9} {'heed tok/s':>11}"
+    print(f"{'training step, ' + a.dtype:<20} {'heed ms':>9} {'torch ms':>9} {'heed tok/s':>11}"
           f" {'torch tok/s':>11} {'heed MiB':>9} {'torch MiB':>9}  {'torch/heed (range)'}")
     for workload in a.workloads:
         rows = []
         for _ in range(a.rounds):
-            ours = heed(workload, 2, a.seconds)
-            theirs = min((torch(workload, threads, a.seconds) for threads in (1, 2)),
+            ours = heed(workload, 2, a.seconds, a.dtype)
+            theirs = min((torch(workload, threads, a.seconds, a.dtype) for threads in (1, 2)),
                          key=lambda row: row["ms"])
             rows.append((ours, theirs))
         ratios = [t["ms"] / h["ms"] for h, t in rows]

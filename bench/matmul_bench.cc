@@ -13,6 +13,7 @@ namespace {
 
 enum class Layout { kNN, kNT, kTN };
 enum class Extra { kNone, kBias, kGelu, kResidual, kGeluBackward, kAccumulate };
+enum class Form { kF32, kBf16, kBf16Copy };
 
 void Fill(Buffer& buffer) {
   const int64_t n = static_cast<int64_t>(buffer.size() / sizeof(float));
@@ -21,7 +22,8 @@ void Fill(Buffer& buffer) {
   }
 }
 
-void Run(benchmark::State& state, int64_t M, int64_t N, int64_t K, Layout layout, Extra extra) {
+void Run(benchmark::State& state, int64_t M, int64_t N, int64_t K, Layout layout, Extra extra,
+         Form form) {
   SetNumThreads(1);
   Buffer a(M * K * sizeof(float)), b(K * N * sizeof(float)), c(M * N * sizeof(float)),
       aux(M * N * sizeof(float)), bias(N * sizeof(float));
@@ -40,6 +42,12 @@ void Run(benchmark::State& state, int64_t M, int64_t N, int64_t K, Layout layout
     args.epilogue = Epilogue::kGeluBackward, args.aux = aux.floats();
   }
   args.accumulate = extra == Extra::kAccumulate;
+  args.arithmetic = form == Form::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
+  Buffer rounded(form == Form::kBf16Copy ? simd::RoundedBSize(K, N) * sizeof(float) : 0);
+  if (rounded.size() > 0) {
+    simd::RoundB(args, rounded.floats());
+    args.b_rounded = rounded.floats();
+  }
   for (auto _ : state) {
     simd::Matmul(args);
     benchmark::ClobberMemory();
@@ -93,16 +101,19 @@ int Register() {
       {8, 768, 768, Layout::kNN, Extra::kBias},
       {8, 768, 768, Layout::kNT, Extra::kBias},
   };
+  static constexpr const char* kForms[] = {"/f32", "/bf16", "/bf16copy"};
   static constexpr const char* kLayouts[] = {"NN", "NT", "TN"};
   static constexpr const char* kExtras[] = {"",          "+bias",          "+gelu",
                                             "+residual", "+gelu_backward", "+accumulate"};
   for (const auto& s : kShapes) {
-    const std::string name = "Matmul/" + std::to_string(s.M) + "x" + std::to_string(s.N) + "x" +
-                             std::to_string(s.K) + "/" + kLayouts[static_cast<int>(s.layout)] +
-                             kExtras[static_cast<int>(s.extra)];
-    benchmark::RegisterBenchmark(name.c_str(), [s](benchmark::State& state) {
-      Run(state, s.M, s.N, s.K, s.layout, s.extra);
-    });
+    for (const Form form : {Form::kF32, Form::kBf16, Form::kBf16Copy}) {
+      const std::string name = "Matmul/" + std::to_string(s.M) + "x" + std::to_string(s.N) + "x" +
+                               std::to_string(s.K) + "/" + kLayouts[static_cast<int>(s.layout)] +
+                               kExtras[static_cast<int>(s.extra)] + kForms[static_cast<int>(form)];
+      benchmark::RegisterBenchmark(name.c_str(), [s, form](benchmark::State& state) {
+        Run(state, s.M, s.N, s.K, s.layout, s.extra, form);
+      });
+    }
   }
   return 0;
 }

@@ -44,12 +44,14 @@ std::span<const EnumName<BenchMode>> EnumNames(BenchMode) {
 struct BenchSettings {
   std::vector<std::string> workload = {"femto", "pico", "char-small", "gpt-mini"};
   BenchMode mode = BenchMode::kTrain;
+  Arithmetic dtype = Arithmetic::kF32;
   double seconds = 3;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("workload", self.workload, "named setting");
     visit("mode", self.mode, "training steps, reading a prompt, or writing after it");
+    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
     visit("seconds", self.seconds, "measured time of each");
   }
 };
@@ -72,10 +74,11 @@ struct Measurement {
 
 class Bench {
  public:
-  Bench(const Workload& workload, const GlobalOptions& globals, double seconds)
-      : w_(workload), globals_(globals), seconds_(seconds) {}
+  Bench(const Workload& workload, const GlobalOptions& globals, const BenchSettings& settings)
+      : w_(workload), globals_(globals), settings_(settings) {}
 
-  Result<Measurement> Run(BenchMode mode) {
+  Result<Measurement> Run() {
+    const BenchMode mode = settings_.mode;
     ModelConfig config;
     config.n_layer = w_.layers;
     config.n_head = w_.heads;
@@ -85,6 +88,10 @@ class Bench {
     HEED_ASSIGN(model_,
                 Gpt::Create(config, globals_.reference ? ReferenceKernels() : SimdKernels()));
     model_->Initialize(static_cast<uint64_t>(globals_.seed));
+    model_->set_arithmetic(settings_.dtype);
+    if (mode != BenchMode::kTrain && settings_.dtype == Arithmetic::kBf16) {
+      HEED_TRY(model_->RoundWeights());
+    }
     MakeTokens();
     switch (mode) {
       case BenchMode::kTrain:
@@ -117,7 +124,7 @@ class Bench {
     std::vector<double> times;
     double end = 0;
     for (int i = 0; i < kWarm || i < 2 * kWarm || Now() < end; ++i) {
-      if (i == kWarm) end = Now() + seconds_;
+      if (i == kWarm) end = Now() + settings_.seconds;
       const double start = Now();
       body();
       if (i >= kWarm) times.push_back(Now() - start);
@@ -199,7 +206,7 @@ class Bench {
 
   const Workload w_;
   const GlobalOptions& globals_;
-  const double seconds_;
+  const BenchSettings& settings_;
   std::unique_ptr<Gpt> model_;
   std::vector<int32_t> stream_;
 };
@@ -224,12 +231,12 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
     HEED_ASSIGN(workloads.emplace_back(), FindWorkload(name));
   }
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  HEED_TRY(session.terminal.Say(fmt::format("{:<12} {:>9} {:>9} {:>9} {:>12} {:>10}\n",
-                                            NameOf(settings.mode), "ms", "least", "most",
-                                            "tokens/s", "peak MiB")));
+  HEED_TRY(session.terminal.Say(
+      fmt::format("{:<12} {:>9} {:>9} {:>9} {:>12} {:>10}\n",
+                  fmt::format("{} {}", NameOf(settings.mode), NameOf(settings.dtype)), "ms",
+                  "least", "most", "tokens/s", "peak MiB")));
   for (const Workload* workload : workloads) {
-    HEED_ASSIGN(Measurement m,
-                Bench(*workload, session.globals, settings.seconds).Run(settings.mode));
+    HEED_ASSIGN(Measurement m, Bench(*workload, session.globals, settings).Run());
     std::sort(m.seconds.begin(), m.seconds.end());
     const double median = m.seconds[m.seconds.size() / 2];
     const double ms = median * 1e3, tokens_per_s = static_cast<double>(m.tokens) / median;
@@ -238,6 +245,7 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
         m.seconds.front() * 1e3, m.seconds.back() * 1e3, FormatQuantity(tokens_per_s), PeakMib())));
     rows.push_back({{"workload", workload->name},
                     {"mode", NameOf(settings.mode)},
+                    {"dtype", NameOf(settings.dtype)},
                     {"threads", NumThreads()},
                     {"repetitions", m.seconds.size()},
                     {"ms", ms},

@@ -15,11 +15,13 @@ namespace {
 struct EvalSettings {
   std::string separator;
   bool no_bos = false;
+  Arithmetic dtype = Arithmetic::kF32;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("separator", self.separator, "cuts a file into texts that see nothing of one another");
     visit("no_bos", self.no_bos, "leave the vocabulary's start token out");
+    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
   }
 };
 
@@ -47,6 +49,7 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
       const LoadedModel loaded,
       LoadModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels()));
   if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
+  loaded.model->set_arithmetic(settings.dtype);
   std::vector<MappedFile> files;
   std::vector<PlacedText> texts;
   for (size_t i = 1; i < arguments.size(); ++i) {

@@ -25,6 +25,7 @@ struct GenerateSettings {
   int64_t num_samples = 1;
   bool no_cache = false;
   bool no_bos = false;
+  Arithmetic dtype = Arithmetic::kF32;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -39,6 +40,7 @@ struct GenerateSettings {
     visit("num_samples", self.num_samples, "samples of each prompt at each temperature");
     visit("no_cache", self.no_cache, "read the whole text anew for each token");
     visit("no_bos", self.no_bos, "leave the vocabulary's start token out");
+    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
   }
 };
 
@@ -109,6 +111,7 @@ class GenerateRun {
         LoadModel(models_[0], session_.globals.reference ? ReferenceKernels() : SimdKernels()));
     if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
     model_ = std::move(loaded.model);
+    if (settings_.dtype == Arithmetic::kBf16) HEED_TRY(model_->RoundWeights());
     tokenizer_ = std::move(*loaded.tokenizer);
     HEED_TRY(MakeRequests());
     GenerateOptions options;

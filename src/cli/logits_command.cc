@@ -24,6 +24,7 @@ struct LogitsSettings {
   bool grad = false;
   int64_t steps = 0;
   bool no_bos = false;
+  Arithmetic dtype = Arithmetic::kF32;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -35,6 +36,7 @@ struct LogitsSettings {
     visit("grad", self.grad, "write the gradient of the loss for every parameter");
     visit("steps", self.steps, "AdamW updates to make on the batch");
     visit("no_bos", self.no_bos, "leave the vocabulary's start token out of --text");
+    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
   }
 };
 
@@ -135,6 +137,7 @@ class LogitsRun {
         LoadModel(models[0], session_.globals.reference ? ReferenceKernels() : SimdKernels()));
     HEED_ASSIGN(tokens_, ReadTokens(settings_, loaded));
     model_ = std::move(loaded.model);
+    model_->set_arithmetic(settings_.dtype);
     HEED_TRY(CheckSizes());
     counted_ = std::count_if(tokens_.targets.begin(), tokens_.targets.end(),
                              [](int32_t target) { return target >= 0; });

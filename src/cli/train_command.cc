@@ -281,10 +281,10 @@ class TrainRun {
                     trainer_->floor() ? fmt::format(", and never less than {} held out",
                                                     FormatFigure(trainer_->floor()->nats_per_token))
                                       : ""));
-    session_.terminal.Note(fmt::format("memory    {} planned, {} threads, {}",
-                                       FormatBytes(static_cast<double>(trainer_->planned_bytes())),
-                                       NumThreads(),
-                                       session_.globals.reference ? "reference" : SimdTarget()));
+    session_.terminal.Note(fmt::format(
+        "memory    {} planned, {} threads, {}, {}",
+        FormatBytes(static_cast<double>(trainer_->planned_bytes())), NumThreads(),
+        session_.globals.reference ? "reference" : SimdTarget(), NameOf(spec_.train.dtype)));
     if (trainer_->iteration() > 0) {
       session_.terminal.Note(fmt::format("resume    after {} updates", trainer_->iteration()));
     }

@@ -7,10 +7,24 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "base/fields.h"
 #include "base/random.h"
 
 namespace heed {
+
+// How products are computed. Sums, and everything that is not a product of matrices, are float32.
+enum class Arithmetic {
+  kF32,
+  kBf16,  // both operands are rounded to bfloat16, to nearest, ties to even
+};
+
+inline std::span<const EnumName<Arithmetic>> EnumNames(Arithmetic) {
+  static constexpr EnumName<Arithmetic> kNames[] = {{Arithmetic::kF32, "f32"},
+                                                    {Arithmetic::kBf16, "bf16"}};
+  return kNames;
+}
 
 // What a product does with its result while the tile is still at hand.
 enum class Epilogue {
@@ -36,6 +50,9 @@ struct MatmulArgs {
   const T* residual = nullptr;  // [M, N], row stride ldc; only with Epilogue::kNone
   Epilogue epilogue = Epilogue::kNone;
   T* aux = nullptr;  // [M, N], row stride ldc
+  Arithmetic arithmetic = Arithmetic::kF32;
+  // What Kernels::round_b made of b, or null: read in place of b where the arithmetic is kBf16.
+  const T* b_rounded = nullptr;
 };
 
 // Layer norm (Ba, Kiros, Hinton 2016) and, with `rms`, RMS norm (Zhang, Sennrich 2019), row by row:

@@ -58,6 +58,13 @@ class Gpt {
   ParameterSet& parameters() { return parameters_; }
   const ParameterSet& parameters() const { return parameters_; }
 
+  // The arithmetic of the passes that NewPass begins; kF32 until set.
+  void set_arithmetic(Arithmetic arithmetic) { arithmetic_ = arithmetic; }
+  Arithmetic arithmetic() const { return arithmetic_; }
+  // Sets kBf16 for inference alone: parameters may no longer change, for where it makes products of
+  // few rows faster, copies of the weights in bfloat16 are made here. Error: not enough memory.
+  Status RoundWeights();
+
   // GPT-2's initialisation: normal 0.02, projections into the residual stream scaled by
   // 1 / sqrt(2 · n_layer), gains 1, biases 0.
   void Initialize(uint64_t seed);
@@ -93,6 +100,8 @@ class Gpt {
   ModelConfig config_;
   const Kernels* kernels_;
   ParameterSet parameters_;
+  Arithmetic arithmetic_ = Arithmetic::kF32;
+  Buffer rounded_;
   RopeTable rope_;
   Embedding embedding_;
   std::vector<Block> blocks_;

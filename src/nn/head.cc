@@ -22,22 +22,31 @@ void Head::PlanState(Plan* plan, int64_t B, int64_t T, State* state) const {
   }
 }
 
-MatmulArgs<> Head::LogitsArgs(const float* normed, int64_t rows, float* logits) const {
-  MatmulArgs<> args{rows, V, C};
-  args.a = normed;
-  args.a_row = C;
+MatmulArgs<> Head::Product() const {
+  MatmulArgs<> args{0, V, C};
   args.b = weight->data;
   args.b_row = 1;
   args.b_col = C;
+  return args;
+}
+
+MatmulArgs<> Head::LogitsArgs(const Pass& pass, const float* normed, int64_t rows,
+                              float* logits) const {
+  MatmulArgs<> args = Product();
+  args.M = rows;
+  args.a = normed;
+  args.a_row = C;
   args.c = logits;
   args.ldc = V;
+  args.arithmetic = pass.arithmetic;
+  args.b_rounded = weight->rounded;
   return args;
 }
 
 void Head::Logits(const Pass& pass, const float* x, int64_t rows, const State& state,
                   float* logits) const {
   norm.Forward(pass, x, rows, state.norm, state.normed);
-  pass.kernels->matmul(LogitsArgs(state.normed, rows, logits));
+  pass.kernels->matmul(LogitsArgs(pass, state.normed, rows, logits));
 }
 
 double Head::Loss(const Pass& pass, const float* x, const int32_t* targets, State& state) const {
@@ -46,7 +55,7 @@ double Head::Loss(const Pass& pass, const float* x, const int32_t* targets, Stat
   double sum = 0;
   for (int64_t first = 0; first < pass.rows(); first += chunk) {
     const int64_t rows = std::min(chunk, pass.rows() - first);
-    pass.kernels->matmul(LogitsArgs(state.normed + first * C, rows, state.logits));
+    pass.kernels->matmul(LogitsArgs(pass, state.normed + first * C, rows, state.logits));
     pass.kernels->cross_entropy({rows, V, state.logits, targets + first, state.losses.data()});
     for (int64_t r = 0; r < rows; ++r) sum += state.losses[r];
   }
@@ -61,16 +70,18 @@ double Head::LossAndBackward(const Pass& pass, const float* x, const int32_t* ta
   for (int64_t first = 0; first < pass.rows(); first += chunk) {
     const int64_t rows = std::min(chunk, pass.rows() - first);
     const float* normed = state.normed + first * C;
-    pass.kernels->matmul(LogitsArgs(normed, rows, state.logits));
+    pass.kernels->matmul(LogitsArgs(pass, normed, rows, state.logits));
     pass.kernels->cross_entropy(
         {rows, V, state.logits, targets + first, state.losses.data(), /*backward=*/true, scale});
     for (int64_t r = 0; r < rows; ++r) sum += state.losses[r];
     // logits now hold their own gradient.
     MatmulArgs<> input{
         rows, C, V, state.logits, V, 1, weight->data, C, 1, state.dnormed + first * C, C};
+    input.arithmetic = pass.arithmetic;
     pass.kernels->matmul(input);
     MatmulArgs<> weights{V, C, rows, state.logits, 1, V, normed, C, 1, weight->grad, C};
     weights.accumulate = pass.accumulate || first > 0;
+    weights.arithmetic = pass.arithmetic;
     pass.kernels->matmul(weights);
   }
   std::fill_n(dx, pass.rows() * C, 0.0f);

@@ -27,6 +27,9 @@ struct Head {
 
   void PlanState(Plan* plan, int64_t B, int64_t T, State* state) const;
 
+  // The product that makes logits, but for its rows and the result.
+  MatmulArgs<> Product() const;
+
   // logits [rows, V] from x [rows, C]; rows is at most the planned B · T.
   void Logits(const Pass& pass, const float* x, int64_t rows, const State& state,
               float* logits) const;
@@ -38,7 +41,7 @@ struct Head {
                          State& state, float* dx) const;
 
  private:
-  MatmulArgs<> LogitsArgs(const float* normed, int64_t rows, float* logits) const;
+  MatmulArgs<> LogitsArgs(const Pass& pass, const float* normed, int64_t rows, float* logits) const;
 };
 
 }  // namespace heed

@@ -11,19 +11,27 @@ Linear Linear::Add(ParameterSet* parameters, const std::string& name, int64_t in
   return linear;
 }
 
-void Linear::Forward(const Pass& pass, const float* x, int64_t rows, const Output& output) const {
-  MatmulArgs<> args{rows, out, in};
-  args.a = x;
-  args.a_row = in;
+MatmulArgs<> Linear::Product() const {
+  MatmulArgs<> args{0, out, in};
   args.b = weight->data;
   args.b_row = out_in ? 1 : out;
   args.b_col = out_in ? in : 1;
+  return args;
+}
+
+void Linear::Forward(const Pass& pass, const float* x, int64_t rows, const Output& output) const {
+  MatmulArgs<> args = Product();
+  args.M = rows;
+  args.a = x;
+  args.a_row = in;
   args.c = output.y;
   args.ldc = output.ldy;
   args.bias = bias == nullptr ? nullptr : bias->data;
   args.residual = output.residual;
   args.epilogue = output.epilogue;
   args.aux = output.aux;
+  args.arithmetic = pass.arithmetic;
+  args.b_rounded = weight->rounded;
   pass.kernels->matmul(args);
 }
 
@@ -40,6 +48,7 @@ void Linear::BackwardInput(const Pass& pass, const float* dy, int64_t lddy, int6
   args.accumulate = accumulate;
   args.epilogue = aux == nullptr ? Epilogue::kNone : Epilogue::kGeluBackward;
   args.aux = aux;
+  args.arithmetic = pass.arithmetic;
   pass.kernels->matmul(args);
 }
 
@@ -62,6 +71,7 @@ void Linear::BackwardWeight(const Pass& pass, const float* x, const float* dy, i
   args.c = weight->grad;
   args.ldc = args.N;
   args.accumulate = pass.accumulate;
+  args.arithmetic = pass.arithmetic;
   pass.kernels->matmul(args);
   if (bias != nullptr) {
     pass.kernels->column_sum(dy, rows, out, lddy, bias->grad, pass.accumulate);

@@ -18,6 +18,9 @@ struct Linear {
   static Linear Add(ParameterSet* parameters, const std::string& name, int64_t in, int64_t out,
                     bool out_in, bool bias, Init init = Init::kNormal);
 
+  // The product x W but for x, its rows and the result.
+  MatmulArgs<> Product() const;
+
   // y [rows, out] with row stride ldy, from x [rows, in]. See MatmulArgs for residual (row stride
   // ldy), epilogue and aux.
   struct Output {

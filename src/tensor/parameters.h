@@ -30,6 +30,9 @@ struct Parameter {
   int64_t offset = 0;  // in floats, from the start of the block
   float* data = nullptr;
   float* grad = nullptr;
+  // For inference: what Kernels::round_b made of data as the right side of its layer's product, or
+  // null.
+  const float* rounded = nullptr;
 
   // nanoGPT's rule: weight decay touches tensors of two and more dimensions.
   bool decayed() const { return shape.size() >= 2; }

@@ -8,6 +8,7 @@
 
 #include "base/fields.h"
 #include "base/status.h"
+#include "kernels/args.h"
 #include "optim/adamw.h"
 
 namespace heed {
@@ -32,6 +33,7 @@ struct TrainSettings {
   int64_t log_interval = 10;
   int64_t checkpoint_interval = 0;  // 0: eval_interval
   std::string sample_prompt;
+  Arithmetic dtype = Arithmetic::kF32;
   bool overfit_batch = false;
 
   template <class Self, class Visitor>
@@ -56,6 +58,7 @@ struct TrainSettings {
     visit("checkpoint_interval", self.checkpoint_interval,
           "updates between checkpoints; eval_interval if 0");
     visit("sample_prompt", self.sample_prompt, "text to continue at each evaluation");
+    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
     visit("overfit_batch", self.overfit_batch, "train on the first batch alone");
   }
 

@@ -123,6 +123,7 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& to
         fmt::format("{:.1f} MiB of batches that the system does not give", batch_bytes / (1 << 20)),
         "", "use a smaller --grad-accum or --batch-size");
   }
+  model->set_arithmetic(settings.dtype);
   std::unique_ptr<Trainer> trainer(new Trainer(model, tokenizer, source, settings, seed, folder));
   trainer->state_.data_fingerprint = DataFingerprint(source);
   trainer->floor_ = source.loss_floor(settings.eval_iters * settings.batch_size);

@@ -7,8 +7,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/parallel.h"
@@ -34,13 +36,14 @@ struct Case {
   Residual residual = Residual::kNone;
   Epilogue epilogue = Epilogue::kNone;
   int64_t a_gap = 0, b_gap = 0, c_gap = 0;  // leading dimension minus width
+  Arithmetic arithmetic = Arithmetic::kF32;
 
   std::string Name() const {
     return std::to_string(M) + "x" + std::to_string(N) + "x" + std::to_string(K) +
            (a_transposed ? " T" : " N") + (b_transposed ? "T" : "N") +
            (accumulate ? " accumulate" : "") + (bias ? " bias" : "") +
            (residual != Residual::kNone ? " residual" : "") + " epilogue " +
-           std::to_string(static_cast<int>(epilogue));
+           std::to_string(static_cast<int>(epilogue)) + " " + std::string(NameOf(arithmetic));
   }
 };
 
@@ -76,6 +79,7 @@ struct Product {
     args.ldc = ldc;
     args.accumulate = s.accumulate;
     args.epilogue = s.epilogue;
+    args.arithmetic = s.arithmetic;
   }
 
   // The arguments of the product of rows `from` to `to`.
@@ -99,8 +103,9 @@ bool SameBits(const std::vector<float>& x, const std::vector<float>& y) {
          (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0);
 }
 
-// Checks simd against reference<double>: every sum of K products has at most K + 3 roundings after
-// each of its terms, so the error is at most (K + 4)·eps·(|A||B| + |bias| + |residual| + |c|).
+// Checks simd against reference<double>, in bf16 with operands rounded alike: every sum of K
+// products has at most K + 3 roundings after each of its terms, so the error is at most (K +
+// 4)·eps·(|A||B| + |bias| + |residual| + |c|).
 void CheckAgainstReference(const Case& shape, uint32_t stream) {
   SCOPED_TRACE(shape.Name());
   Product<float> got(shape, stream);
@@ -175,13 +180,16 @@ Case RandomCase(uint32_t seed) {
   return out;
 }
 
+constexpr Arithmetic kArithmetics[] = {Arithmetic::kF32, Arithmetic::kBf16};
+
 // Every layout with every epilogue, at the given size.
-std::vector<Case> AllKinds(int64_t M, int64_t N, int64_t K) {
+std::vector<Case> AllKinds(int64_t M, int64_t N, int64_t K,
+                           Arithmetic arithmetic = Arithmetic::kF32) {
   std::vector<Case> out;
   for (int layout = 0; layout < 4; ++layout) {
     for (int kind = 0; kind < 6; ++kind) {
       Case c;
-      c.M = M, c.N = N, c.K = K;
+      c.M = M, c.N = N, c.K = K, c.arithmetic = arithmetic;
       c.a_transposed = layout % 2 == 1, c.b_transposed = layout / 2 == 1;
       c.bias = kind > 1;
       c.accumulate = kind == 1;
@@ -196,8 +204,9 @@ std::vector<Case> AllKinds(int64_t M, int64_t N, int64_t K) {
 }
 
 // Every layout and every epilogue, but not all their pairs.
-std::vector<Case> MixedKinds(int64_t M, int64_t N, int64_t K) {
-  std::vector<Case> all = AllKinds(M, N, K), out;
+std::vector<Case> MixedKinds(int64_t M, int64_t N, int64_t K,
+                             Arithmetic arithmetic = Arithmetic::kF32) {
+  std::vector<Case> all = AllKinds(M, N, K, arithmetic), out;
   for (int kind = 0; kind < 6; ++kind) out.push_back(all[kind + 6 * (kind % 4)]);
   return out;
 }
@@ -245,7 +254,9 @@ TEST(Matmul, GeluKnownValuesAndDerivative) {
 TEST(Matmul, AgreesWithReferenceAtRandomSizes) {
   ForEachTarget([] {
     for (uint32_t seed = 0; seed < 300; ++seed) {
-      CheckAgainstReference(RandomCase(seed), 10 * seed);
+      Case shape = RandomCase(seed);
+      shape.arithmetic = kArithmetics[seed / 6 % 2];
+      CheckAgainstReference(shape, 10 * seed);
       if (::testing::Test::HasFatalFailure()) return;
     }
   });
@@ -256,7 +267,9 @@ TEST(Matmul, AgreesWithReferenceInEveryKind) {
     for (const auto& [M, N, K] :
          {std::array{61, 83, 97}, std::array{3, 83, 97}, std::array{61, 6, 24},
           std::array{61, 13, 18}, std::array{61, 27, 64}}) {
-      for (const Case& shape : AllKinds(M, N, K)) CheckAgainstReference(shape, 77);
+      for (const Arithmetic arithmetic : kArithmetics) {
+        for (const Case& shape : AllKinds(M, N, K, arithmetic)) CheckAgainstReference(shape, 77);
+      }
     }
   });
 }
@@ -265,6 +278,9 @@ TEST(Matmul, AgreesWithReferenceInEveryKind) {
 TEST(Matmul, AgreesWithReferenceInSeveralBlocks) {
   ForEachTarget([] {
     for (const Case& shape : MixedKinds(61, 37, 2100)) CheckAgainstReference(shape, 99);
+    for (const Case& shape : MixedKinds(61, 37, 2101, Arithmetic::kBf16)) {
+      CheckAgainstReference(shape, 99);
+    }
     Case shape;
     shape.M = 1100, shape.N = 9, shape.K = 1020, shape.epilogue = Epilogue::kGelu;
     CheckAgainstReference(shape, 99);
@@ -277,7 +293,9 @@ TEST(Matmul, BitsDoNotDependOnThreads) {
   ForEachTarget([] {
     for (const auto& [M, N, K] :
          {std::array{130, 150, 70}, std::array{5, 700, 150}, std::array{1030, 24, 6}}) {
-      for (const Case& shape : MixedKinds(M, N, K)) {
+      std::vector<Case> shapes = MixedKinds(M, N, K);
+      for (Case& c : MixedKinds(M, N, K, Arithmetic::kBf16)) shapes.push_back(c);
+      for (const Case& shape : shapes) {
         SCOPED_TRACE(shape.Name());
         Product<float> alone(shape, 5);
         SetNumThreads(1);
@@ -299,7 +317,9 @@ TEST(Matmul, ARowsBitsDependOnNothingButTheRow) {
   ForEachTarget([] {
     for (const auto& [M, N, K] :
          {std::array{131, 75, 93}, std::array{53, 5, 6}, std::array{53, 24, 6}}) {
-      for (const Case& shape : AllKinds(M, N, K)) {
+      std::vector<Case> shapes = AllKinds(M, N, K);
+      for (Case& c : AllKinds(M, N, K, Arithmetic::kBf16)) shapes.push_back(c);
+      for (const Case& shape : shapes) {
         SCOPED_TRACE(shape.Name());
         Product<float> whole(shape, 6);
         simd::Matmul(whole.All());
@@ -316,16 +336,20 @@ TEST(Matmul, ARowsBitsDependOnNothingButTheRow) {
   });
 }
 
-// One chain of multiply-adds in the order of k: parts of K, added up, are the whole.
+// One chain of multiply-adds in the order of k: parts of K, added up, are the whole. In bf16 they
+// may be taken by twos.
 TEST(Matmul, PartsOfKAccumulateToTheBitsOfTheWhole) {
   ForEachTarget([] {
-    for (int64_t M : {9, 60}) {
+    for (const auto& [M, arithmetic] :
+         {std::pair{9, Arithmetic::kF32}, std::pair{60, Arithmetic::kF32},
+          std::pair{9, Arithmetic::kBf16}, std::pair{60, Arithmetic::kBf16}}) {
       Case shape;
-      shape.M = M, shape.N = 70, shape.K = 1500;
+      shape.M = M, shape.N = 70, shape.K = 1500, shape.arithmetic = arithmetic;
       Product<float> whole(shape, 7), parts(shape, 7);
       simd::Matmul(whole.All());
       int64_t done = 0;
-      for (int64_t K : {1, 6, 1100, 393}) {
+      const bool even = arithmetic == Arithmetic::kBf16;
+      for (int64_t K : even ? std::array{2, 6, 1100, 392} : std::array{1, 6, 1100, 393}) {
         MatmulArgs<> args = parts.All();
         args.K = K;
         args.a += done * args.a_col;
@@ -361,7 +385,9 @@ TEST(Matmul, NotANumberStaysInItsRowAndColumn) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   ForEachTarget([&] {
     for (int64_t M : {6, 59}) {
-      for (const Case& shape : AllKinds(M, 67, 71)) {
+      std::vector<Case> shapes = AllKinds(M, 67, 71);
+      for (Case& c : AllKinds(M, 67, 71, Arithmetic::kBf16)) shapes.push_back(c);
+      for (const Case& shape : shapes) {
         if (shape.epilogue == Epilogue::kGeluBackward) continue;
         SCOPED_TRACE(shape.Name());
         Product<float> product(shape, 9);
@@ -421,7 +447,90 @@ TEST(Matmul, LargeAndSmallNumbers) {
 TEST(Matmul, EmptySums) {
   ForEachTarget([] {
     for (int64_t M : {1, 50}) {
-      for (const Case& shape : AllKinds(M, 90, 0)) CheckAgainstReference(shape, 3);
+      for (const Arithmetic arithmetic : kArithmetics) {
+        for (const Case& shape : AllKinds(M, 90, 0, arithmetic)) CheckAgainstReference(shape, 3);
+      }
+    }
+  });
+}
+
+// x, and x rounded to 8 significant bits by hand.
+TEST(MatmulBf16, RoundsToNearestTiesToEven) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float known[][2] = {{1, 1},
+                            {0x1.01p0f, 0x1p0f},         // a tie, down to even
+                            {0x1.03p0f, 0x1.04p0f},      // a tie, up to even
+                            {0x1.010002p0f, 0x1.02p0f},  // just above a tie
+                            {0x1.02fffep0f, 0x1.02p0f},  // just below one
+                            {-0x1.03p20f, -0x1.04p20f},
+                            {0x1.ffp-3f, 0x1p-2f},           // a carry into the exponent
+                            {0x1.fep127f, 0x1.fep127f},      // the largest
+                            {0x1.fefffep127f, 0x1.fep127f},  // rounds down to it
+                            {0x1.fffffep127f, kInfinity},
+                            {-kInfinity, -kInfinity},
+                            {0, 0}};
+  constexpr int64_t kCount = std::size(known);
+  ForEachTarget([&] {
+    // As A and as B, where they lie and packed, for tall, wide and transposed operands.
+    for (const int64_t M : {1, 3, 90}) {
+      for (const int64_t N : {1, 5, 90}) {
+        for (const bool transposed : {false, true}) {
+          for (const bool on_the_right : {false, true}) {
+            Case shape;
+            shape.M = M, shape.N = N, shape.K = 63;
+            shape.a_transposed = shape.b_transposed = transposed;
+            shape.arithmetic = Arithmetic::kBf16;
+            Product<float> product(shape, 1);
+            const MatmulArgs<> args = product.All();
+            for (int64_t k : {0, 1, 30, 62}) {
+              std::fill(product.a.begin(), product.a.end(), 0);
+              std::fill(product.b.begin(), product.b.end(), 0);
+              const auto x = [&](int64_t n) { return known[n % kCount]; };
+              for (int64_t i = 0; i < M; ++i) {
+                product.a[i * args.a_row + k * args.a_col] = on_the_right ? 1 : x(i + k)[0];
+              }
+              for (int64_t j = 0; j < N; ++j) {
+                product.b[k * args.b_row + j * args.b_col] = on_the_right ? x(j + k)[0] : 1;
+              }
+              simd::Matmul(args);
+              for (int64_t i = 0; i < M; ++i) {
+                for (int64_t j = 0; j < N; ++j) {
+                  ASSERT_EQ(product.c[i * N + j], x((on_the_right ? j : i) + k)[1])
+                      << shape.Name() << " at " << i << " " << j << " " << k;
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+// A copy of B made before is read in its place, for any number of rows.
+TEST(MatmulBf16, ARoundedCopyHasTheBitsOfRoundingOnTheWay) {
+  ForEachTarget([] {
+    for (const int64_t M : {1, 2, 8, 40, 130}) {
+      for (const auto& [N, K] : {std::array{75, 93}, std::array{700, 150}, std::array{33, 2101}}) {
+        for (const bool transposed : {false, true}) {
+          Case shape;
+          shape.M = M, shape.N = N, shape.K = K, shape.bias = true, shape.b_gap = 3;
+          shape.b_transposed = transposed, shape.arithmetic = Arithmetic::kBf16;
+          SCOPED_TRACE(shape.Name());
+          Product<float> plain(shape, 4), copied(shape, 4);
+          simd::Matmul(plain.All());
+          MatmulArgs<> args = copied.All();
+          const int64_t size = simd::RoundedBSize(K, N);
+          std::vector<float> rounded(size, NAN);
+          simd::RoundB(args, rounded.data());
+          if (size > 0) {
+            args.b_rounded = rounded.data();
+            std::fill(copied.b.begin(), copied.b.end(), NAN);
+          }
+          simd::Matmul(args);
+          EXPECT_TRUE(SameBits(copied.c, plain.c));
+        }
+      }
     }
   });
 }

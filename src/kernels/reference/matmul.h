@@ -2,20 +2,31 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/args.h"
 #include "kernels/reference/gelu.h"
+#include "tensor/convert.h"
 
 namespace heed::reference {
 
-template <class T>
-void Matmul(const MatmulArgs<T>& args) {
+// A factor of a product, in bfloat16 if kBf16; a dual number is never rounded.
+template <bool kBf16, class T>
+T Factor(T x) {
+  if constexpr (kBf16 && std::is_same_v<T, float>) return Bf16ToFloat(FloatToBf16(x));
+  if constexpr (kBf16 && std::is_same_v<T, double>) return Bf16ToFloat(DoubleToBf16(x));
+  return x;
+}
+
+template <bool kBf16, class T>
+void MatmulOfFactors(const MatmulArgs<T>& args) {
   for (int64_t i = 0; i < args.M; ++i) {
     for (int64_t j = 0; j < args.N; ++j) {
       const int64_t at = i * args.ldc + j;
       T sum = args.accumulate ? args.c[at] : T(0);
       for (int64_t k = 0; k < args.K; ++k) {
-        sum += args.a[i * args.a_row + k * args.a_col] * args.b[k * args.b_row + j * args.b_col];
+        sum += Factor<kBf16>(args.a[i * args.a_row + k * args.a_col]) *
+               Factor<kBf16>(args.b[k * args.b_row + j * args.b_col]);
       }
       if (args.bias != nullptr) sum += args.bias[j];
       switch (args.epilogue) {
@@ -33,6 +44,15 @@ void Matmul(const MatmulArgs<T>& args) {
           break;
       }
     }
+  }
+}
+
+template <class T>
+void Matmul(const MatmulArgs<T>& args) {
+  if (args.arithmetic == Arithmetic::kBf16) {
+    MatmulOfFactors<true>(args);
+  } else {
+    MatmulOfFactors<false>(args);
   }
 }
 

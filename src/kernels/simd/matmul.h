@@ -1,6 +1,10 @@
 // The fast matrix product. Element (i, j) is one chain of multiply-adds in the order of k, whatever
 // M, N, the layouts, the blocking or the number of threads: so a row's bits depend on nothing but
 // that row, and a product over K in parts with `accumulate` has the bits of the whole.
+//
+// With Arithmetic::kBf16 the operands are rounded while they are packed. Processors with AVX-512
+// BF16 continue the chain by two products at a time, where numbers below 2^-126 count as 0 and
+// parts of K must be even to have the bits of the whole; elsewhere the chain is the one above.
 #pragma once
 
 #include "kernels/args.h"
@@ -8,5 +12,11 @@
 namespace heed::simd {
 
 void Matmul(const MatmulArgs<>& args);
+void MatmulBf16(const MatmulArgs<>& args);
+
+// See Kernels. The copy holds words of two bfloat16, b(k, j) and above it b(k + 1, j), as
+// [ceil(K / 2), N rounded up to 16]: on processors with AVX-512 BF16 alone.
+int64_t RoundedBSize(int64_t K, int64_t N);
+void RoundB(const MatmulArgs<>& args, float* rounded);
 
 }  // namespace heed::simd

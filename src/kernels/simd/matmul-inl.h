@@ -1,0 +1,545 @@
+// Packed panels and register tiles after Goto, van de Geijn, "Anatomy of high-performance matrix
+// multiplication" (2008), and Van Zee, van de Geijn, "BLIS" (2015). There is one inner kernel: it
+// continues kRows x kWidth chains of multiply-adds over some range of k. Large products run it on
+// packed copies of A and B; products with few rows, bound by reading B, run it on B where it lies.
+//
+// All of it is templated on an engine, which says what a word of a packed operand is (a float or
+// two bfloat16, in storage of type float), how words are made, and how they are multiplied:
+//   kPerWord    numbers of k in a word; those past the end of K are 0
+//   kInPlace    whether a word is a number as it stands in A or B
+//   MulAdd      sum + a · b, over the numbers of a word
+//   Pack, Line  words from numbers; see FloatEngine
+// Included once per instruction set.
+
+#if defined(HEED_KERNELS_SIMD_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEED_KERNELS_SIMD_MATMUL_INL_H_
+#undef HEED_KERNELS_SIMD_MATMUL_INL_H_
+#else
+#define HEED_KERNELS_SIMD_MATMUL_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "base/buffer.h"
+#include "base/parallel.h"
+#include "kernels/args.h"
+#include "kernels/simd/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heed::simd::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+constexpr int kLanes = hn::MaxLanes(D());
+constexpr int kVectors = 2;
+constexpr int kWidth = kVectors * kLanes;
+// As many as the registers hold: 32 with AVX-512, else 16. Every height from 4 up reaches the
+// arithmetic ceiling; the tallest reads the least.
+constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
+// Distance of the columns of a packed panel of A.
+constexpr int kPanelRows = (kRows + kLanes - 1) / kLanes * kLanes;
+
+constexpr int kCacheLine = 16;  // floats
+
+constexpr int64_t DivideUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+constexpr int64_t RoundUp(int64_t n, int64_t unit) { return DivideUp(n, unit) * unit; }
+
+// The first min(n, lanes) numbers at p, the rest 0; nothing beyond them is read.
+template <class Tag>
+HWY_INLINE hn::Vec<Tag> LoadFirst(Tag d, const float* HWY_RESTRICT p, int64_t n) {
+  if (n >= static_cast<int64_t>(hn::MaxLanes(d))) return hn::LoadU(d, p);
+#if HWY_TARGET <= HWY_AVX2
+  return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+#else
+  float lanes[hn::MaxLanes(Tag())] = {};
+  std::memcpy(lanes, p, n * sizeof(float));
+  return hn::LoadU(d, lanes);
+#endif
+}
+
+template <class Tag>
+HWY_INLINE void StoreFirst(hn::Vec<Tag> v, Tag d, float* HWY_RESTRICT p, int64_t n) {
+  if (n >= static_cast<int64_t>(hn::MaxLanes(d))) {
+    hn::StoreU(v, d, p);
+  } else {
+    hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+  }
+}
+
+struct TileArgs {
+  int64_t words = 0;         // of k
+  const float* a = nullptr;  // [rows, words]; a_row, a_col are those of a packed panel if kPacked
+  int64_t a_row = 0, a_col = 0;
+  const float* b = nullptr;  // [words, kVec vectors], whole vectors
+  int64_t b_row = 0;
+  const float* init = nullptr;  // what the chains start from: [rows, kVec vectors], or null for 0
+  int64_t init_row = 0;
+  float* out = nullptr;  // may be init
+  int64_t out_row = 0;
+};
+
+template <class Engine, int kTileRows, int kVec, bool kPacked>
+void Tile(const TileArgs& args) {
+  const D d;
+  const float* a = args.a;
+  const float* b = args.b;
+  const int64_t a_row = kPacked ? 1 : args.a_row, a_col = kPacked ? kPanelRows : args.a_col;
+  const int64_t b_row = args.b_row;
+  V sum[kTileRows][kVec];
+#pragma GCC unroll 16
+  for (int i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) sum[i][j] = hn::Zero(d);
+  }
+  if (args.init != nullptr) {
+    const float* init = args.init;
+#pragma GCC unroll 16
+    for (int i = 0; i < kTileRows; ++i, init += args.init_row) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kVec; ++j) sum[i][j] = hn::LoadU(d, init + j * kLanes);
+    }
+  }
+  for (int64_t k = args.words; k > 0; --k) {
+    V bk[kVec];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) bk[j] = hn::LoadU(d, b + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kTileRows; ++i) {
+      const V ai = hn::Set(d, a[i * a_row]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVec; ++j) sum[i][j] = Engine::MulAdd(ai, bk[j], sum[i][j]);
+    }
+    a += a_col;
+    b += b_row;
+  }
+  float* out = args.out;
+#pragma GCC unroll 16
+  for (int i = 0; i < kTileRows; ++i, out += args.out_row) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) hn::StoreU(sum[i][j], d, out + j * kLanes);
+  }
+}
+
+using TileFunction = void (*)(const TileArgs&);
+
+template <class Engine, bool kPacked, size_t... kIndex>
+constexpr auto MakeTiles(std::index_sequence<kIndex...>) {
+  return std::array<TileFunction, sizeof...(kIndex)>{
+      &Tile<Engine, kIndex / kVectors + 1, kIndex % kVectors + 1, kPacked>...};
+}
+
+template <class Engine, bool kPacked>
+void RunTile(int64_t rows, int64_t vectors, const TileArgs& args) {
+  static constexpr auto kTiles =
+      MakeTiles<Engine, kPacked>(std::make_index_sequence<kRows * kVectors>());
+  kTiles[(rows - 1) * kVectors + vectors - 1](args);
+}
+
+// At most 256 bits: half as wide, loads and shuffles are more than twice as many per cycle.
+using Narrow = hn::CappedTag<float, 8>;
+constexpr int kNarrow = hn::MaxLanes(Narrow());
+
+#if HWY_TARGET != HWY_SCALAR
+// Writes numbers k .. k+3 of kNarrow lines as four rows: to[q·width + i] = lines[i][k + q].
+HWY_INLINE void Transpose4(const float* const* HWY_RESTRICT lines, int64_t k, int64_t width,
+                           float* HWY_RESTRICT to) {
+  const Narrow d;
+  const hn::Repartition<double, Narrow> pairs;
+  const auto iota = hn::Iota(d, 0.0f);
+  hn::Vec<Narrow> v[4];
+  // Block j of v[i] holds line 4j + i: the loads move the blocks, so that the rest stays in lanes.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    v[i] = hn::LoadDup128(d, lines[i] + k);
+#pragma GCC unroll 4
+    for (int j = 1; j < kNarrow / 4; ++j) {
+      v[i] = hn::IfThenElse(hn::Ge(iota, hn::Set(d, 4.0f * j)),
+                            hn::LoadDup128(d, lines[4 * j + i] + k), v[i]);
+    }
+  }
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, v[0], v[1]));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v[2], v[3]));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[0], v[1]));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[2], v[3]));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, to + width);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * width);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * width);
+}
+#endif
+
+// panel[k][i] = lines[i][k] for i < kNarrow, k < K; the panel's rows have `width` numbers. `ahead`
+// (may be null) is fetched meanwhile, K · kNarrow numbers of it.
+HWY_INLINE void PackLines(const float* const* HWY_RESTRICT lines, int64_t K, int64_t width,
+                          float* HWY_RESTRICT panel,
+                          [[maybe_unused]] const float* ahead = nullptr) {
+  int64_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+  for (; k + 4 <= K; k += 4) {
+    for (int i = 0; ahead != nullptr && i < 4 * kNarrow; i += kCacheLine, ahead += kCacheLine) {
+      __builtin_prefetch(ahead, 0, 2);
+    }
+    Transpose4(lines, k, width, panel + k * width);
+  }
+#endif
+  for (; k < K; ++k) {
+    for (int64_t i = 0; i < kNarrow; ++i) panel[k * width + i] = lines[i][k];
+  }
+}
+
+// float32: a word is a number.
+struct FloatEngine {
+  static constexpr int64_t kPerWord = 1;
+  static constexpr bool kInPlace = true;
+
+  static HWY_INLINE V MulAdd(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
+
+  // panel[k][n] = src[n·step + k·k_step] for n < count, k < K; one of the steps is 1. The panel's
+  // rows have `width` words, whole vectors; those from `count` on are 0 or copies of others. Where
+  // k_step is 1, `ahead` (may be null) is what will be read soon, of the panel's size: fetched in
+  // the order of addresses it comes from memory 2.5 times as fast as line by line.
+  static void Pack(const float* src, int64_t step, int64_t k_step, int64_t count, int64_t K,
+                   int64_t width, float* HWY_RESTRICT panel, const float* ahead = nullptr) {
+    const D d;
+    if (step == 1) {
+      for (int64_t k = 0; k < K; ++k) {
+        for (int64_t n = 0; n < width; n += kLanes) {
+          const V v = n < count ? LoadFirst(d, src + k * k_step + n, count - n) : hn::Zero(d);
+          hn::StoreU(v, d, panel + k * width + n);
+        }
+      }
+      return;
+    }
+    for (int64_t n = 0; n < width; n += kNarrow) {
+      const float* lines[kNarrow];
+      for (int64_t i = 0; i < kNarrow; ++i) lines[i] = src + std::min(n + i, count - 1) * step;
+      PackLines(lines, K, width, panel + n, ahead);
+      if (ahead != nullptr) ahead += K / 4 * 4 * kNarrow;
+    }
+  }
+};
+
+// Writes c (and aux) from the finished chains `sums` of rows i0.. and columns j0.. .
+void Finish(const MatmulArgs<>& args, const float* sums, int64_t sums_row, int64_t i0, int64_t rows,
+            int64_t j0, int64_t columns) {
+  const D d;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      const int64_t n = columns - j, at = (i0 + i) * args.ldc + j0 + j;
+      V sum = hn::LoadU(d, sums + i * sums_row + j);
+      if (args.bias != nullptr) sum = hn::Add(sum, LoadFirst(d, args.bias + j0 + j, n));
+      if (args.residual != nullptr) sum = hn::Add(sum, LoadFirst(d, args.residual + at, n));
+      if (args.epilogue == Epilogue::kGelu) {
+        StoreFirst(Gelu(d, sum), d, args.aux + at, n);
+      } else if (args.epilogue == Epilogue::kGeluBackward) {
+        V y, dy;
+        GeluWithDerivative(d, LoadFirst(d, args.aux + at, n), y, dy);
+        StoreFirst(y, d, args.aux + at, n);
+        sum = hn::Mul(sum, dy);
+      }
+      StoreFirst(sum, d, args.c + at, n);
+    }
+  }
+}
+
+void LoadC(const MatmulArgs<>& args, float* sums, int64_t sums_row, int64_t i0, int64_t rows,
+           int64_t j0, int64_t columns) {
+  const D d;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* c = args.c + (i0 + i) * args.ldc + j0;
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      hn::StoreU(LoadFirst(d, c + j, columns - j), d, sums + i * sums_row + j);
+    }
+  }
+}
+
+// Below this much work it costs more to call the team than to do it alone.
+constexpr double kInlineFlops = 3e5;
+
+template <class Body>
+void Run(double flops, int64_t pieces, const Body& body) {
+  if (flops >= kInlineFlops) return ParallelFor(pieces, body);
+  for (int64_t piece = 0; piece < pieces; ++piece) body(piece);
+}
+
+// ---- Products on packed copies.
+
+constexpr int64_t kMaxDepth = 1024;               // words of a block of K
+constexpr int64_t kMaxPanels = int64_t{1} << 20;  // words of packed A, and of packed B: 4 MiB
+constexpr int64_t kPieceRows = 4 * kRows;
+constexpr int64_t kPieceColumns = 2 * kWidth;
+
+// The part of the product at hand: C [i0.., j0..] over k0.. .
+struct Block {
+  int64_t i0, M, j0, N, k0, K;
+  int64_t words;     // of K
+  bool first, last;  // of the blocks of K
+  float* a;          // panels [M / kRows][words][kPanelRows]
+  float* b;          // panels [N / kWidth][words][kWidth]
+};
+
+// MatmulArgs::b_rounded is [words of K, N], its rows padded to whole vectors.
+int64_t RoundedRow(int64_t N) { return RoundUp(N, kLanes); }
+
+template <class Engine>
+void PackB(const MatmulArgs<>& args, const Block& block, int64_t j, int64_t columns,
+           float* HWY_RESTRICT panel) {
+  if (!Engine::kInPlace && args.b_rounded != nullptr) {
+    const int64_t row = RoundedRow(args.N);
+    const float* b = args.b_rounded + block.k0 / Engine::kPerWord * row + block.j0 + j;
+    FloatEngine::Pack(b, 1, row, columns, block.words, kWidth, panel);
+    return;
+  }
+  const float* b = args.b + block.k0 * args.b_row + (block.j0 + j) * args.b_col;
+  Engine::Pack(b, args.b_col, args.b_row, columns, block.K, kWidth, panel,
+               args.b_col == block.K ? b + kWidth * block.K : nullptr);
+}
+
+template <class Engine>
+void PackPanel(const MatmulArgs<>& args, const Block& block, int64_t piece) {
+  const int64_t a_panels = DivideUp(block.M, kRows);
+  if (piece < a_panels) {
+    const int64_t i = piece * kRows;
+    Engine::Pack(args.a + (block.i0 + i) * args.a_row + block.k0 * args.a_col, args.a_row,
+                 args.a_col, std::min<int64_t>(kRows, block.M - i), block.K, kPanelRows,
+                 block.a + piece * kPanelRows * block.words);
+  } else {
+    const int64_t j = (piece - a_panels) * kWidth;
+    PackB<Engine>(args, block, j, std::min<int64_t>(kWidth, block.N - j),
+                  block.b + j * block.words);
+  }
+}
+
+template <class Engine>
+void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t j) {
+  alignas(64) float sums[kRows * kWidth];
+  const int64_t rows = std::min<int64_t>(kRows, block.M - i);
+  const int64_t columns = std::min<int64_t>(kWidth, block.N - j);
+  const int64_t i0 = block.i0 + i, j0 = block.j0 + j;
+  const bool plain =
+      args.bias == nullptr && args.residual == nullptr && args.epilogue == Epilogue::kNone;
+  float* c = args.c + i0 * args.ldc + j0;
+  TileArgs tile;
+  tile.words = block.words;
+  tile.a = block.a + i / kRows * kPanelRows * block.words;
+  tile.b = block.b + j * block.words;
+  tile.b_row = kWidth;
+  const bool in_place = columns == kWidth && (plain || !block.last);
+  tile.out = in_place ? c : sums;
+  tile.out_row = in_place ? args.ldc : kWidth;
+  if (!block.first || args.accumulate) {
+    if (!in_place) LoadC(args, sums, kWidth, i0, rows, j0, columns);
+    tile.init = tile.out;
+    tile.init_row = tile.out_row;
+  }
+  RunTile<Engine, true>(rows, DivideUp(columns, kLanes), tile);
+  if (in_place) return;
+  MatmulArgs<> finish = args;
+  if (!block.last) {
+    finish.bias = finish.residual = nullptr;
+    finish.epilogue = Epilogue::kNone;
+  }
+  Finish(finish, sums, kWidth, i0, rows, j0, columns);
+}
+
+template <class Engine>
+void ComputePiece(const MatmulArgs<>& args, const Block& block, int64_t piece) {
+  const int64_t down = DivideUp(block.M, kPieceRows);
+  const int64_t i0 = piece % down * kPieceRows, j0 = piece / down * kPieceColumns;
+  for (int64_t j = j0; j < std::min(j0 + kPieceColumns, block.N); j += kWidth) {
+    for (int64_t i = i0; i < std::min(i0 + kPieceRows, block.M); i += kRows) {
+      ComputeTile<Engine>(args, block, i, j);
+    }
+  }
+}
+
+// At least `floats` floats of this thread's own, kept for the next call; null when there are none.
+float* Scratch(int64_t floats) {
+  thread_local Buffer buffer;
+  if (buffer.size() < floats * sizeof(float)) {
+    buffer = Buffer();
+    buffer = Buffer(floats * sizeof(float));
+  }
+  return buffer.floats();
+}
+
+// False when there is no memory for the panels.
+template <class Engine>
+bool PackedMatmul(const MatmulArgs<>& args) {
+  const auto [M, N, K] = std::array{args.M, args.N, args.K};
+  const int64_t words = DivideUp(K, Engine::kPerWord);
+  // c holds the unfinished sums between blocks of K, but a residual may be c itself.
+  const int64_t blocks = args.residual != nullptr ? 1 : DivideUp(words, kMaxDepth);
+  const int64_t depth = DivideUp(words, blocks);
+  const int64_t most = std::max<int64_t>(kMaxPanels / depth, 4 * kPieceColumns);
+  const int64_t height = std::min(RoundUp(M, kRows), most / kRows * kRows);
+  const int64_t width = std::min(RoundUp(N, kWidth), most / kWidth * kWidth);
+  float* a = Scratch((height / kRows * kPanelRows + width) * depth);
+  if (a == nullptr) return false;
+  Block block;
+  block.a = a;
+  block.b = a + height / kRows * kPanelRows * depth;
+  for (block.j0 = 0; block.j0 < N; block.j0 += width) {
+    block.N = std::min(width, N - block.j0);
+    for (block.k0 = 0; block.k0 < K; block.k0 += depth * Engine::kPerWord) {
+      block.K = std::min(depth * Engine::kPerWord, K - block.k0);
+      block.words = DivideUp(block.K, Engine::kPerWord);
+      block.first = block.k0 == 0;
+      block.last = block.k0 + block.K == K;
+      for (block.i0 = 0; block.i0 < M; block.i0 += height) {
+        block.M = std::min(height, M - block.i0);
+        const double flops = 2.0 * block.M * block.N * block.K;
+        const int64_t a_panels = DivideUp(block.M, kRows);
+        const int64_t b_panels = block.i0 == 0 ? DivideUp(block.N, kWidth) : 0;
+        Run(flops, a_panels + b_panels,
+            [&](int64_t piece) { PackPanel<Engine>(args, block, piece); });
+        Run(flops, DivideUp(block.M, kPieceRows) * DivideUp(block.N, kPieceColumns),
+            [&](int64_t piece) { ComputePiece<Engine>(args, block, piece); });
+      }
+    }
+  }
+  return true;
+}
+
+// ---- Products on A and B where they lie.
+
+constexpr int64_t kDirectSums = 8192;                   // of a piece
+constexpr int64_t kDirectRows = 8 < kRows ? 8 : kRows;  // of a tile: more would spill addresses
+constexpr int64_t kMaxDirectDepth = 64;                 // words of K
+constexpr int64_t kMaxDirectHeight = 64;                // rows of a piece, if A is not in place
+
+// Whether a tile can read B where it lies, but for columns that are no whole vectors.
+template <class Engine>
+bool ReadsBInPlace(const MatmulArgs<>& args) {
+  return Engine::kInPlace ? args.b_col == 1 : args.b_rounded != nullptr;
+}
+
+// How much of B is read before its next columns (depth), and the columns of a piece. Where B must
+// be packed a piece is one strip of its columns. Otherwise a few rows of A leave the time to
+// memory, which wants long runs of few rows; more rows leave it to the tiles.
+struct DirectShape {
+  int64_t depth, columns;
+
+  DirectShape(const MatmulArgs<>& args, bool in_place) : depth(kMaxDirectDepth), columns(kWidth) {
+    if (!in_place) return;
+    const bool few = args.M < kDirectRows;
+    if (few) depth = 16;
+    columns = few ? std::clamp<int64_t>(RoundUp(args.N / 8, kWidth), 4 * kWidth, 32 * kWidth)
+                  : 8 * kWidth;
+  }
+};
+
+// Points the tile's a at rows i0.. and `words` words of K from k on, in `packed` where they are no
+// words as they lie.
+template <class Engine>
+void PlaceA(const MatmulArgs<>& args, int64_t i0, int64_t rows, int64_t k, int64_t words,
+            float* HWY_RESTRICT packed, TileArgs* tile) {
+  const float* a = args.a + i0 * args.a_row + k * args.a_col;
+  tile->a = a;
+  tile->a_row = args.a_row;
+  tile->a_col = args.a_col;
+  if constexpr (!Engine::kInPlace) {
+    const int64_t K = std::min(words * Engine::kPerWord, args.K - k);
+    tile->a = packed;
+    if (args.a_col == 1) {
+      tile->a_row = words;
+      for (int64_t i = 0; i < rows; ++i) Engine::Line(a + i * args.a_row, K, packed + i * words);
+    } else {
+      tile->a_row = 1;
+      tile->a_col = RoundUp(rows, kLanes);
+      Engine::Pack(a, args.a_row, args.a_col, rows, K, tile->a_col, packed);
+    }
+  }
+}
+
+// Points the tile's b at n columns from j on, in `strip` where they must be packed.
+template <class Engine>
+void PlaceB(const MatmulArgs<>& args, int64_t j, int64_t n, int64_t k, int64_t words,
+            float* HWY_RESTRICT strip, TileArgs* tile) {
+  if constexpr (!Engine::kInPlace) {
+    if (args.b_rounded != nullptr) {
+      tile->b_row = RoundedRow(args.N);
+      tile->b = args.b_rounded + k / Engine::kPerWord * tile->b_row + j;
+      return;
+    }
+  }
+  tile->b = args.b + k * args.b_row + j * args.b_col;
+  tile->b_row = args.b_row;
+  if (Engine::kInPlace && args.b_col == 1 && n % kLanes == 0) return;
+  // The next strip; dense rows of B follow each other.
+  const float* ahead = args.b_col == args.K ? args.b + (j + kWidth) * args.K + k * kWidth : nullptr;
+  const int64_t width = RoundUp(n, kLanes);
+  Engine::Pack(tile->b, args.b_col, args.b_row, n, std::min(words * Engine::kPerWord, args.K - k),
+               width, strip, ahead);
+  tile->b = strip;
+  tile->b_row = width;
+}
+
+template <class Engine>
+void DirectPiece(const MatmulArgs<>& args, int64_t depth, int64_t i0, int64_t rows, int64_t j0,
+                 int64_t columns) {
+  alignas(64) float sums[kDirectSums];
+  alignas(64) float strip[kMaxDirectDepth * kWidth];
+  alignas(64) float packed[Engine::kInPlace ? 1 : kMaxDirectDepth * kMaxDirectHeight];
+  TileArgs tile;
+  tile.out_row = tile.init_row = RoundUp(columns, kLanes);
+  if (args.accumulate) LoadC(args, sums, tile.out_row, i0, rows, j0, columns);
+  bool first = !args.accumulate;
+  int64_t k = 0;
+  do {
+    tile.words = std::min(depth, DivideUp(args.K - k, Engine::kPerWord));
+    PlaceA<Engine>(args, i0, rows, k, tile.words, packed, &tile);
+    const float* a = tile.a;
+    for (int64_t j = 0; j < columns; j += kWidth) {
+      const int64_t n = std::min<int64_t>(kWidth, columns - j);
+      PlaceB<Engine>(args, j0 + j, n, k, tile.words, strip, &tile);
+      for (int64_t i = 0; i < rows; i += kDirectRows) {
+        tile.a = a + i * tile.a_row;
+        tile.out = sums + i * tile.out_row + j;
+        tile.init = first ? nullptr : tile.out;
+        RunTile<Engine, false>(std::min(kDirectRows, rows - i), DivideUp(n, kLanes), tile);
+      }
+    }
+    first = false;
+    k += tile.words * Engine::kPerWord;
+  } while (k < args.K);
+  Finish(args, sums, tile.out_row, i0, rows, j0, columns);
+}
+
+template <class Engine>
+void DirectMatmul(const MatmulArgs<>& args) {
+  const DirectShape shape(args, ReadsBInPlace<Engine>(args));
+  const int64_t width = std::min(args.N, shape.columns);
+  int64_t height =
+      std::min(args.M, kDirectSums / RoundUp(width, kLanes) / kDirectRows * kDirectRows);
+  if (!Engine::kInPlace) height = std::min(height, kMaxDirectHeight);
+  const int64_t across = DivideUp(args.N, width), down = DivideUp(args.M, height);
+  Run(2.0 * args.M * args.N * args.K, across * down, [&](int64_t piece) {
+    const int64_t i = piece / across * height, j = piece % across * width;
+    DirectPiece<Engine>(args, shape.depth, i, std::min(height, args.M - i), j,
+                        std::min(width, args.N - j));
+  });
+}
+
+template <class Engine>
+void Multiply(const MatmulArgs<>& args) {
+  if (args.M <= 0 || args.N <= 0) return;
+  // Packing pays from some rows on, and never for a B that stays in the first cache anyway.
+  if (args.M > 4 * kRows && args.N * args.K > 4096 && PackedMatmul<Engine>(args)) return;
+  DirectMatmul<Engine>(args);
+}
+
+}  // namespace
+}  // namespace heed::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEED_KERNELS_SIMD_MATMUL_INL_H_

@@ -1,0 +1,196 @@
+// The product of operands rounded to bfloat16, summed in float32.
+#include "kernels/simd/matmul.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/simd/matmul_bf16.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include "kernels/simd/matmul-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heed::simd::HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_AVX3
+// Two bfloat16 in a word, for AVX-512 BF16. Highway 1.0.3 has neither of its instructions, and
+// their intrinsics would want every caller compiled for a target of its own.
+struct PairEngine {
+  static constexpr int64_t kPerWord = 2;
+  static constexpr bool kInPlace = false;
+
+  static bool Supported() {
+    static const bool supported = __builtin_cpu_supports("avx512bf16");
+    return supported;
+  }
+
+  // sum + a.high · b.high + a.low · b.low
+  static HWY_INLINE V MulAdd(V a, V b, V sum) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+
+  // The bfloat16 of `low` in the lower half of the vector, those of `high` in the upper one.
+  static HWY_INLINE V Round(V low, V high) {
+    V out;
+    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(out.raw) : "v"(high.raw), "v"(low.raw));
+    return out;
+  }
+
+  // words[w] = (src[2w], src[2w + 1]) for 2w < K.
+  static void Line(const float* src, int64_t K, float* HWY_RESTRICT words) {
+    const D d;
+    int64_t k = 0;
+    for (; k + 2 * kLanes <= K; k += 2 * kLanes) {
+      hn::StoreU(Round(hn::LoadU(d, src + k), hn::LoadU(d, src + k + kLanes)), d, words + k / 2);
+    }
+    if (k == K) return;
+    const V high = K - k > kLanes ? LoadFirst(d, src + k + kLanes, K - k - kLanes) : hn::Zero(d);
+    StoreFirst(Round(LoadFirst(d, src + k, K - k), high), d, words + k / 2, DivideUp(K - k, 2));
+  }
+
+  static void Pack(const float* src, int64_t step, int64_t k_step, int64_t count, int64_t K,
+                   int64_t width, float* HWY_RESTRICT panel, const float* = nullptr) {
+    if (step == 1) {
+      PackRows(src, k_step, count, K, width, panel);
+    } else {
+      PackColumns(src, step, count, K, width, panel);
+    }
+  }
+
+ private:
+  // Interleaves pairs of rows of numbers.
+  static void PackRows(const float* src, int64_t k_step, int64_t count, int64_t K, int64_t width,
+                       float* HWY_RESTRICT panel) {
+    const D d;
+    const hn::Repartition<uint16_t, D> halves;
+    alignas(64) uint16_t order[2 * kLanes];
+    for (int i = 0; i < 2 * kLanes; ++i) order[i] = static_cast<uint16_t>(i / 2 + i % 2 * kLanes);
+    const auto indices = hn::Load(halves, order);
+    for (int64_t k = 0; k < K; k += 2, panel += width) {
+      const float* row = src + k * k_step;
+      for (int64_t n = 0; n < width; n += kLanes) {
+        V low = hn::Zero(d), high = hn::Zero(d);
+        if (n < count) low = LoadFirst(d, row + n, count - n);
+        if (n < count && k + 1 < K) high = LoadFirst(d, row + k_step + n, count - n);
+        auto both = hn::BitCast(halves, Round(low, high));
+        both.raw = _mm512_permutexvar_epi16(indices.raw, both.raw);
+        hn::StoreU(hn::BitCast(d, both), d, panel + n);
+      }
+    }
+  }
+
+  // Rounds some lines of numbers, which makes them lines of words, and transposes those.
+  static void PackColumns(const float* src, int64_t step, int64_t count, int64_t K, int64_t width,
+                          float* HWY_RESTRICT panel) {
+    constexpr int64_t kLineWords = 512;
+    alignas(64) float buffer[kNarrow][kLineWords];
+    const float* lines[kNarrow];
+    for (int64_t i = 0; i < kNarrow; ++i) lines[i] = buffer[std::min(i, count - 1)];
+    for (int64_t k = 0; k < K; k += 2 * kLineWords, panel += kLineWords * width) {
+      const int64_t numbers = std::min(2 * kLineWords, K - k);
+      for (int64_t n = 0; n < width; n += kNarrow) {
+        for (int64_t i = 0; i < std::min<int64_t>(kNarrow, count - n); ++i) {
+          Line(src + (n + i) * step + k, numbers, buffer[i]);
+        }
+        PackLines(lines, DivideUp(numbers, 2), width, panel + n);
+      }
+    }
+  }
+};
+#endif
+
+// A bfloat16 as a float, for processors without such instructions.
+struct RoundedEngine {
+  static constexpr int64_t kPerWord = 1;
+  static constexpr bool kInPlace = false;
+
+  static HWY_INLINE V MulAdd(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
+
+  static HWY_INLINE V Round(V x) {
+    const D d;
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::BitCast(du, x), upper = hn::Set(du, 0xffff0000u);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+    // A NaN's rounding could carry into infinity; it becomes quiet instead.
+    const auto quiet = hn::BitCast(d, hn::Or(bits, hn::Set(du, 0x400000)));
+    const auto out = hn::IfThenElse(hn::IsNaN(x), quiet, hn::BitCast(d, rounded));
+    return hn::And(out, hn::BitCast(d, upper));
+  }
+
+  // `words` may be src.
+  static void Line(const float* src, int64_t K, float* words) {
+    for (int64_t k = 0; k < K; k += kLanes) {
+      StoreFirst(Round(LoadFirst(D(), src + k, K - k)), D(), words + k, K - k);
+    }
+  }
+
+  static void Pack(const float* src, int64_t step, int64_t k_step, int64_t count, int64_t K,
+                   int64_t width, float* HWY_RESTRICT panel, const float* ahead = nullptr) {
+    FloatEngine::Pack(src, step, k_step, count, K, width, panel, ahead);
+    Line(panel, K * width, panel);
+  }
+};
+
+}  // namespace
+
+void MatmulBf16Target(const MatmulArgs<>& args) {
+#if HWY_TARGET == HWY_AVX3
+  if (PairEngine::Supported()) return Multiply<PairEngine>(args);
+#endif
+  MatmulArgs<> plain = args;
+  plain.b_rounded = nullptr;
+  Multiply<RoundedEngine>(plain);
+}
+
+int64_t RoundedBSizeTarget([[maybe_unused]] int64_t K, [[maybe_unused]] int64_t N) {
+#if HWY_TARGET == HWY_AVX3
+  if (PairEngine::Supported()) return DivideUp(K, 2) * RoundedRow(N);
+#endif
+  return 0;
+}
+
+void RoundBTarget([[maybe_unused]] const MatmulArgs<>& args, [[maybe_unused]] float* rounded) {
+#if HWY_TARGET == HWY_AVX3
+  if (!PairEngine::Supported()) return;
+  // Strips of kLanes columns, for each is a panel of its own width; then side by side.
+  const int64_t row = RoundedRow(args.N), words = DivideUp(args.K, 2);
+  ParallelFor(row / kLanes, [&](int64_t piece) {
+    const int64_t j = piece * kLanes;
+    const int64_t n = std::min<int64_t>(kLanes, args.N - j);
+    constexpr int64_t kDepth = 512;
+    alignas(64) float strip[kDepth * kLanes];
+    for (int64_t w = 0; w < words; w += kDepth) {
+      const int64_t some = std::min(kDepth, words - w);
+      PairEngine::Pack(args.b + 2 * w * args.b_row + j * args.b_col, args.b_col, args.b_row, n,
+                       std::min(2 * some, args.K - 2 * w), kLanes, strip);
+      for (int64_t i = 0; i < some; ++i) {
+        hn::StoreU(hn::LoadU(D(), strip + i * kLanes), D(), rounded + (w + i) * row + j);
+      }
+    }
+  });
+#endif
+}
+
+}  // namespace heed::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace heed::simd {
+
+HWY_EXPORT(MatmulBf16Target);
+HWY_EXPORT(RoundedBSizeTarget);
+HWY_EXPORT(RoundBTarget);
+
+void MatmulBf16(const MatmulArgs<>& args) { HWY_DYNAMIC_DISPATCH(MatmulBf16Target)(args); }
+int64_t RoundedBSize(int64_t K, int64_t N) {
+  return HWY_DYNAMIC_DISPATCH(RoundedBSizeTarget)(K, N);
+}
+void RoundB(const MatmulArgs<>& args, float* rounded) {
+  HWY_DYNAMIC_DISPATCH(RoundBTarget)(args, rounded);
+}
+
+}  // namespace heed::simd
+#endif  // HWY_ONCE
