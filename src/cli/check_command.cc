@@ -83,9 +83,7 @@ std::string VerdictLine(const CheckReport& report) {
   const CheckResult* failed = report.FirstFailed();
   return fmt::format("{}: {} checks passed, {} failed, {} not applicable{}\n",
                      failed == nullptr ? "ok" : "failed", counts[0], counts[1], counts[2],
-                     failed == nullptr
-                         ? ""
-                         : fmt::format("; begin with {}", failed->name));
+                     failed == nullptr ? "" : fmt::format("; begin with {}", failed->name));
 }
 
 Result<std::unique_ptr<Gpt>> ModelOf(Session& session, CheckRequest& request,

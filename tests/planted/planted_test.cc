@@ -1,5 +1,7 @@
 // Faults that others have made, planted one at a time: the check that is to find each of them is
 // green without it and red with it. The checks are those of the models' own tests.
+#include "verify/planted.h"
+
 #include <gtest/gtest.h>
 
 #include "io/safetensors.h"
@@ -9,73 +11,7 @@
 namespace heed {
 namespace {
 
-// ---- Faulty attention
-
-enum class AttentionFault {
-  kNone,
-  kOneFutureKey,
-  kNoMask,
-  kTopLeftMask,
-  kTiledHeads,
-  kNoScale,
-  kColumnSoftmax,
-  kMergeWithoutTranspose,
-};
-
-// Attention written down naively, with one fault. Scores are kept whole, so that softmax can run
-// along the wrong axis.
-template <AttentionFault kFault>
-void FaultyAttention(const AttentionArgs<>& a) {
-  const auto is = [](AttentionFault fault) { return kFault == fault; };
-  const double scale = is(AttentionFault::kNoScale) ? 1.0 : a.scale;
-  for (int64_t b = 0; b < a.B; ++b) {
-    const int64_t length = a.lengths != nullptr ? a.lengths[b] : a.S;
-    for (int64_t h = 0; h < a.H; ++h) {
-      const int64_t group = is(AttentionFault::kTiledHeads) ? h % a.Hkv : h / (a.H / a.Hkv);
-      const auto key = [&](int64_t s) { return b * a.kv_batch + s * a.kv_row + group * a.kv_head; };
-      std::vector<double> weights(a.T_ * length, 0.0);
-      for (int64_t t = 0; t < a.T_; ++t) {
-        int64_t visible = length - a.T_ + t + 1;
-        if (is(AttentionFault::kOneFutureKey)) visible = std::min(visible + 1, length);
-        if (is(AttentionFault::kNoMask)) visible = length;
-        if (is(AttentionFault::kTopLeftMask)) visible = t + 1;
-        for (int64_t s = 0; s < visible; ++s) {
-          double dot = 0;
-          for (int64_t d = 0; d < a.D; ++d) {
-            dot += double(a.q[b * a.q_batch + t * a.q_row + h * a.D + d]) * a.k[key(s) + d];
-          }
-          weights[t * length + s] = std::exp(scale * dot);
-        }
-      }
-      const int64_t lines = is(AttentionFault::kColumnSoftmax) ? length : a.T_;
-      for (int64_t line = 0; line < lines; ++line) {
-        const int64_t n = is(AttentionFault::kColumnSoftmax) ? a.T_ : length;
-        const int64_t step = is(AttentionFault::kColumnSoftmax) ? length : 1;
-        const int64_t first = is(AttentionFault::kColumnSoftmax) ? line : line * length;
-        double sum = 0;
-        for (int64_t i = 0; i < n; ++i) sum += weights[first + i * step];
-        for (int64_t i = 0; i < n; ++i) weights[first + i * step] /= sum;
-      }
-      for (int64_t t = 0; t < a.T_; ++t) {
-        const int64_t merged = is(AttentionFault::kMergeWithoutTranspose)
-                                   ? ((b * a.H + h) * a.T_ + t) * a.D
-                                   : ((b * a.T_ + t) * a.H + h) * a.D;
-        for (int64_t d = 0; d < a.D; ++d) {
-          double z = 0;
-          for (int64_t s = 0; s < length; ++s) z += weights[t * length + s] * a.v[key(s) + d];
-          a.z[merged + d] = static_cast<float>(z);
-        }
-      }
-    }
-  }
-}
-
-template <AttentionFault kFault>
-Kernels WithAttention() {
-  Kernels kernels = SimdKernels();
-  kernels.attention_forward = FaultyAttention<kFault>;
-  return kernels;
-}
+Kernels Planted(const std::string& fault) { return *PlantedKernels(fault, SimdKernels()); }
 
 // A case with grouped queries (H 4, Hkv 2), and one with heads of its own.
 constexpr const char* kGrouped = "gpt2-rope-gqa";
@@ -94,10 +30,8 @@ double CacheErrorOf(const ModelConfig& config, const Kernels& kernels) {
                     {3, 1, 3});
 }
 
-// The naive form itself is right, so what turns red below is the fault.
 TEST(PlantedFaults, WithoutOneEveryCheckIsGreen) {
-  const Kernels naive = WithAttention<AttentionFault::kNone>();
-  for (const Kernels* kernels : {&SimdKernels(), &ReferenceKernels(), &naive}) {
+  for (const Kernels* kernels : {&SimdKernels(), &ReferenceKernels()}) {
     for (const char* name : {kGrouped, kPlain}) {
       EXPECT_LT(GoldenLogitsError(name, *kernels), kForwardBound);
       EXPECT_LT(GoldenLossError(name, *kernels), kForwardBound);
@@ -114,45 +48,44 @@ TEST(PlantedFaults, WithoutOneEveryCheckIsGreen) {
 }
 
 TEST(PlantedFaults, OneFutureKeyIsVisible) {
-  const Kernels faulty = WithAttention<AttentionFault::kOneFutureKey>();
+  const Kernels faulty = Planted("mask_shifted_by_one");
   EXPECT_GT(CausalityBreaksOf(faulty), 0);
   EXPECT_GT(GoldenLogitsError(kPlain, faulty), 100 * kForwardBound);
 }
 
 TEST(PlantedFaults, NoMask) {
-  const Kernels faulty = WithAttention<AttentionFault::kNoMask>();
+  const Kernels faulty = Planted("mask_missing");
   EXPECT_GT(CausalityBreaksOf(faulty), 0);
   EXPECT_GT(GoldenLogitsError(kPlain, faulty), 100 * kForwardBound);
 }
 
 // Invisible while queries and keys are as many: only the cache shows it.
 TEST(PlantedFaults, MaskOfACachedPieceAlignedAtTheTopLeft) {
-  const Kernels faulty = WithAttention<AttentionFault::kTopLeftMask>();
+  const Kernels faulty = Planted("causal_align_top_left");
   EXPECT_LT(GoldenLogitsError(kPlain, faulty), kForwardBound);
   EXPECT_GT(CacheErrorOf(GroupedMix(), faulty), 1e-2);
 }
 
 // Invisible with one key/value head for each query head.
 TEST(PlantedFaults, KeyHeadsTiledInsteadOfRepeated) {
-  const Kernels faulty = WithAttention<AttentionFault::kTiledHeads>();
+  const Kernels faulty = Planted("gqa_tiled");
   EXPECT_LT(GoldenLogitsError(kPlain, faulty), kForwardBound);
   EXPECT_GT(GoldenLogitsError(kGrouped, faulty), 100 * kForwardBound);
 }
 
 TEST(PlantedFaults, ScoresNotScaled) {
-  EXPECT_GT(GoldenLogitsError(kPlain, WithAttention<AttentionFault::kNoScale>()),
-            100 * kForwardBound);
+  EXPECT_GT(GoldenLogitsError(kPlain, Planted("scale_missing")), 100 * kForwardBound);
 }
 
 // The last query has a part in every denominator, so this leaks as well.
 TEST(PlantedFaults, SoftmaxAlongTheQueries) {
-  const Kernels faulty = WithAttention<AttentionFault::kColumnSoftmax>();
+  const Kernels faulty = Planted("softmax_axis_query");
   EXPECT_GT(GoldenLogitsError(kPlain, faulty), 100 * kForwardBound);
   EXPECT_GT(CausalityBreaksOf(faulty), 0);
 }
 
 TEST(PlantedFaults, HeadsMergedWithoutTransposing) {
-  const Kernels faulty = WithAttention<AttentionFault::kMergeWithoutTranspose>();
+  const Kernels faulty = Planted("heads_merged_untransposed");
   EXPECT_GT(GoldenLogitsError(kPlain, faulty), 100 * kForwardBound);
   EXPECT_GT(CausalityBreaksOf(faulty), 0) << "positions mix with heads";
 }
@@ -161,45 +94,25 @@ TEST(PlantedFaults, HeadsMergedWithoutTransposing) {
 
 // Invisible without a cache.
 TEST(PlantedFaults, RotaryPositionsRestartBehindACache) {
-  Kernels faulty = SimdKernels();
-  faulty.rope = [](const RopeArgs<>& args) {
-    RopeArgs<> changed = args;
-    changed.offsets = nullptr;
-    SimdKernels().rope(changed);
-  };
+  const Kernels faulty = Planted("position_restart");
   EXPECT_LT(GoldenLogitsError(kGrouped, faulty), kForwardBound);
   EXPECT_GT(CacheErrorOf(GroupedMix(), faulty), 1e-2);
 }
 
 TEST(PlantedFaults, LearnedPositionsRestartBehindACache) {
-  Kernels faulty = SimdKernels();
-  faulty.embedding_forward = [](const EmbeddingArgs<>& args) {
-    EmbeddingArgs<> changed = args;
-    changed.offsets = nullptr;
-    SimdKernels().embedding_forward(changed);
-  };
+  const Kernels faulty = Planted("position_restart");
   EXPECT_LT(GoldenLogitsError(kPlain, faulty), kForwardBound);
   EXPECT_GT(CacheErrorOf(Mixes()[0].config, faulty), 1e-2);
 }
 
 TEST(PlantedFaults, RotaryPairingSwapped) {
-  Kernels faulty = SimdKernels();
-  faulty.rope = [](const RopeArgs<>& args) {
-    RopeArgs<> changed = args;
-    changed.interleaved = !args.interleaved;
-    SimdKernels().rope(changed);
-  };
+  const Kernels faulty = Planted("rope_pairing");
   EXPECT_GT(GoldenLogitsError(kGrouped, faulty), 100 * kForwardBound);
   EXPECT_GT(GoldenLogitsError("gpt2-rope-interleaved-mqa", faulty), 100 * kForwardBound);
 }
 
 TEST(PlantedFaults, RotationBackwardTurnsForward) {
-  Kernels faulty = SimdKernels();
-  faulty.rope = [](const RopeArgs<>& args) {
-    RopeArgs<> changed = args;
-    changed.inverse = false;
-    SimdKernels().rope(changed);
-  };
+  const Kernels faulty = Planted("rope_gradient_sign");
   EXPECT_LT(GoldenLogitsError(kGrouped, faulty), kForwardBound);
   EXPECT_GT(GoldenGradientError(kGrouped, faulty), 100 * kGradientBound);
 }
@@ -208,27 +121,12 @@ TEST(PlantedFaults, RotationBackwardTurnsForward) {
 
 // 1 / (sqrt(var) + eps) for 1 / sqrt(var + eps): nearly nothing on these rows, and still found.
 TEST(PlantedFaults, EpsilonOutsideTheRootOfTheNorm) {
-  Kernels faulty = SimdKernels();
-  faulty.norm_forward = [](const NormArgs<>& args) {
-    SimdKernels().norm_forward(args);
-    for (int64_t r = 0; r < args.rows; ++r) {
-      const double variance = 1.0 / (double(args.rstd[r]) * args.rstd[r]) - args.eps;
-      args.rstd[r] = static_cast<float>(1.0 / (std::sqrt(variance) + args.eps));
-    }
-    SimdKernels().norm_apply(args);
-  };
+  const Kernels faulty = Planted("norm_eps_outside_sqrt");
   EXPECT_GT(GoldenLogitsError(kPlain, faulty), kForwardBound);
 }
 
 TEST(PlantedFaults, LabelsShiftedTwice) {
-  Kernels faulty = SimdKernels();
-  faulty.cross_entropy = [](const CrossEntropyArgs<>& args) {
-    std::vector<int32_t> shifted(args.targets + 1, args.targets + args.rows);
-    shifted.push_back(args.targets[args.rows - 1]);
-    CrossEntropyArgs<> changed = args;
-    changed.targets = shifted.data();
-    SimdKernels().cross_entropy(changed);
-  };
+  const Kernels faulty = Planted("labels_shifted_twice");
   EXPECT_LT(GoldenLogitsError(kPlain, faulty), kForwardBound);
   EXPECT_GT(GoldenLossError(kPlain, faulty), 10 * kForwardBound);
   EXPECT_GT(GoldenGradientError(kPlain, faulty), 100 * kGradientBound);
@@ -259,28 +157,13 @@ TEST(PlantedFaults, DropoutInEval) {
   };
   EXPECT_GT(EvalDropoutError(config, SimdKernels(), never_switched), 1e-2);
   // And only in the attention, which has a switch of its own in other libraries.
-  Kernels faulty = SimdKernels();
-  faulty.attention_forward = [](const AttentionArgs<>& args) {
-    AttentionArgs<> changed = args;
-    changed.dropout.p = 0.1;
-    SimdKernels().attention_forward(changed);
-  };
+  const Kernels faulty = Planted("dropout_live_in_eval");
   EXPECT_GT(GoldenLogitsError(kPlain, faulty), 100 * kForwardBound);
 }
 
 // 4e-4 at most in one activation.
 TEST(PlantedFaults, GeluByErfForTanh) {
-  Kernels faulty = SimdKernels();
-  faulty.matmul = [](const MatmulArgs<>& args) {
-    SimdKernels().matmul(args);
-    if (args.epilogue != Epilogue::kGelu) return;
-    for (int64_t i = 0; i < args.M; ++i) {
-      for (int64_t j = 0; j < args.N; ++j) {
-        const double x = args.c[i * args.ldc + j];
-        args.aux[i * args.ldc + j] = static_cast<float>(0.5 * x * std::erfc(-x / std::sqrt(2.0)));
-      }
-    }
-  };
+  const Kernels faulty = Planted("gelu_form");
   EXPECT_GT(GoldenLogitsError(kPlain, faulty), kForwardBound);
 }
 

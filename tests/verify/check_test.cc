@@ -1,0 +1,210 @@
+// Which check sees which planted fault: a check that nothing turns red proves nothing.
+#include "verify/check.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/parallel.h"
+#include "verify/planted.h"
+
+namespace heed {
+namespace {
+
+// Grouped and rotary, with dropout; no two sizes are equal.
+ModelConfig Grouped() {
+  ModelConfig c;
+  c.n_layer = 2;
+  c.n_head = 6;
+  c.n_kv_head = 2;
+  c.n_embd = 48;
+  c.block_size = 40;
+  c.vocab_size = 37;
+  c.position = Position::kRope;
+  c.dropout = 0.1;
+  return c;
+}
+
+std::map<std::string, CheckResult> Results(const Kernels& kernels, const ModelConfig& config) {
+  auto model = *Gpt::Create(config, kernels);
+  model->Initialize(1);
+  const Result<CheckReport> report = CheckModel(std::move(model), {.seed = 1, .fresh = true});
+  std::map<std::string, CheckResult> results;
+  if (!report) {
+    ADD_FAILURE() << report.error().Message();
+    return results;
+  }
+  for (const CheckResult& r : report->results) results.emplace(std::string(r.name), r);
+  return results;
+}
+
+std::set<std::string> Failed(const Kernels& kernels, const ModelConfig& config = Grouped()) {
+  std::set<std::string> failed;
+  for (const auto& [name, result] : Results(kernels, config)) {
+    if (result.verdict == CheckVerdict::kFailed) failed.insert(name);
+  }
+  return failed;
+}
+
+std::set<std::string> FailedWith(const std::string& fault) {
+  return Failed(*PlantedKernels(fault, SimdKernels()));
+}
+
+TEST(CheckModel, RightModelsPassOnBothKernels) {
+  EXPECT_EQ(Failed(SimdKernels()), std::set<std::string>{});
+  EXPECT_EQ(Failed(ReferenceKernels()), std::set<std::string>{});
+  for (const auto& [name, result] : Results(SimdKernels(), Grouped())) {
+    EXPECT_EQ(result.verdict, CheckVerdict::kOk) << name << ": " << result.note;
+  }
+}
+
+TEST(CheckModel, WhatDoesNotApplyIsSkippedWithAReason) {
+  ModelConfig plain = Grouped();
+  plain.n_kv_head = plain.n_head;
+  plain.position = Position::kNone;
+  plain.dropout = 0;
+  std::set<std::string> skipped;
+  for (const auto& [name, result] : Results(SimdKernels(), plain)) {
+    if (result.verdict != CheckVerdict::kSkipped) continue;
+    skipped.insert(name);
+    EXPECT_FALSE(result.note.empty()) << name;
+  }
+  EXPECT_EQ(skipped,
+            (std::set<std::string>{"rope_angles", "rope_norm", "rope_relative", "rope_90_degrees",
+                                   "head_map", "positions", "dropout_modes", "dropout_mean"}));
+}
+
+TEST(CheckModel, OnePositionIsEnough) {
+  ModelConfig one = Grouped();
+  one.block_size = 1;
+  EXPECT_EQ(Failed(SimdKernels(), one), std::set<std::string>{});
+}
+
+// What each kind of check sees of a fault, from what the fault does; '?' where it disturbs a check
+// that does not look for it.
+struct Row {
+  const char* fault;
+  char causal, norm, relative, angles, heads, cache, eval;
+};
+
+TEST(CheckModel, EachFaultIsSeenByItsChecksAndByNoOther) {
+  constexpr Row kRows[] = {
+      {"rope_theta", '-', '-', '-', 'y', '-', '-', '-'},
+      {"rope_mixed_layouts", '-', 'y', 'y', 'y', '-', '-', '-'},
+      {"rope_cos_plus_sin", '-', 'y', 'y', 'y', '-', '-', '-'},
+      {"rope_same_angle", '-', '-', '-', 'y', '-', '-', '-'},
+      {"rope_origin", '-', '-', '-', '-', '-', '-', '-'},
+      {"gqa_tiled", '-', '-', '-', '-', 'y', '-', '-'},
+      {"gqa_summed", '-', '-', '-', '-', 'y', '-', '-'},
+      {"position_restart", '-', '-', '-', '-', '-', 'y', '-'},
+      {"causal_align_top_left", '-', '-', '-', '-', '-', 'y', '-'},
+      {"mask_dropped_on_a_path", '-', '-', '-', '-', '-', 'y', '-'},
+      {"norm_over_sequence", 'y', '-', '-', '-', '-', 'y', '-'},
+      {"mask_01_added", 'y', '-', '-', '-', '-', 'y', '-'},
+      {"softmax_axis_query", 'y', '-', '-', '-', '?', 'y', '-'},
+      {"dropout_live_in_eval", '?', '-', '-', '-', '?', '?', 'y'},
+  };
+  for (const Row& row : kRows) {
+    const std::set<std::string> failed = FailedWith(row.fault);
+    const auto expect = [&](char want, bool got, const char* check) {
+      if (want == '?') return;
+      EXPECT_EQ(got, want == 'y') << row.fault << ": " << check;
+    };
+    expect(row.causal, failed.contains("causality"), "causality");
+    expect(row.norm, failed.contains("rope_norm"), "rope_norm");
+    expect(row.relative, failed.contains("rope_relative"), "rope_relative");
+    expect(row.angles, failed.contains("rope_angles"), "rope_angles");
+    expect(row.heads, failed.contains("head_map"), "head_map");
+    expect(row.cache, failed.contains("cached") || failed.contains("chunked"), "cache");
+    expect(row.eval, failed.contains("eval_repeats"), "eval_repeats");
+  }
+}
+
+TEST(CheckModel, OtherFaultsAreSeenWhereTheyAct) {
+  const std::pair<const char*, const char*> seen[] = {
+      {"mask_missing", "causality"},
+      {"mask_shifted_by_one", "causality"},
+      {"mask_fill_too_weak", "causality_x100"},
+      {"norm_over_sequence", "causality_layers"},
+      {"scale_missing", "pattern"},
+      {"softmax_axis_query", "row_sums"},
+      {"heads_merged_untransposed", "causality"},
+      {"rope_pairing", "rope_angles"},
+      {"rope_cos_plus_sin", "rope_90_degrees"},
+      {"rope_gradient_sign", "gradient"},
+      {"position_restart", "positions"},
+      {"mask_missing", "padding"},
+      {"norm_over_sequence", "batch"},
+      {"norm_eps_outside_sqrt", "reference"},
+      {"gelu_form", "reference"},
+      {"labels_shifted_twice", "reference_gradient"},
+      {"dropout_unused", "dropout_modes"},
+      {"dropout_scaling_missing", "dropout_mean"}};
+  for (const auto& [fault, check] : seen) {
+    EXPECT_TRUE(FailedWith(fault).contains(check)) << fault << ": " << check;
+  }
+  // Exact zeros and large scores: a weak mask hides from everything else.
+  EXPECT_EQ(FailedWith("mask_fill_too_weak"), std::set<std::string>{"causality_x100"});
+}
+
+// A shift of all positions changes no score: it is named, not accused.
+TEST(CheckModel, AnotherOriginOfPositionsIsAConvention) {
+  const CheckResult angles =
+      Results(*PlantedKernels("rope_origin", SimdKernels()), Grouped()).at("rope_angles");
+  EXPECT_EQ(angles.verdict, CheckVerdict::kOk);
+  EXPECT_NE(angles.note.find("count from 1"), std::string::npos) << angles.note;
+}
+
+TEST(CheckModel, AMissingScaleIsNamed) {
+  const CheckResult pattern =
+      Results(*PlantedKernels("scale_missing", SimdKernels()), Grouped()).at("pattern");
+  EXPECT_NE(pattern.note.find("no scale at all"), std::string::npos) << pattern.note;
+}
+
+TEST(CheckModel, ChecksWithoutAFaultOfTheirOwnFailToo) {
+  Kernels kernels = SimdKernels();
+  kernels.adamw = [](const AdamwArgs<>&) {};
+  EXPECT_EQ(Failed(kernels), std::set<std::string>{"overfit"});
+  kernels = SimdKernels();
+  kernels.cross_entropy = [](const CrossEntropyArgs<>& args) {
+    SimdKernels().cross_entropy(args);
+    for (int64_t r = 0; r < args.rows; ++r) args.loss[r] *= 2;
+  };
+  EXPECT_TRUE(Failed(kernels).contains("start_loss"));
+  kernels = SimdKernels();
+  kernels.attention_forward = [](const AttentionArgs<>& args) {
+    SimdKernels().attention_forward(args);
+    args.z[0] += 1e-3f * static_cast<float>(NumThreads());
+  };
+  EXPECT_TRUE(Failed(kernels).contains("threads"));
+}
+
+TEST(CheckModel, ANumberThatIsNotFiniteFailsTheFirstCheck) {
+  auto model = *Gpt::Create(Grouped(), SimdKernels());
+  model->Initialize(1);
+  model->parameters().Find("ln_f.weight")->data[0] = std::numeric_limits<float>::quiet_NaN();
+  const Result<CheckReport> report = CheckModel(std::move(model), {});
+  ASSERT_TRUE(report);
+  ASSERT_NE(report->FirstFailed(), nullptr);
+  EXPECT_EQ(report->FirstFailed()->name, "shapes");
+}
+
+TEST(CheckModel, LeavesTheNumberOfThreadsAlone) {
+  SetNumThreads(2);
+  Failed(SimdKernels());
+  EXPECT_EQ(NumThreads(), 2);
+}
+
+TEST(PlantedKernels, AnUnknownNameIsAnsweredWithTheNearestAndAll) {
+  const auto kernels = PlantedKernels("mask_mising", SimdKernels());
+  ASSERT_FALSE(kernels);
+  EXPECT_EQ(kernels.error().hint, "did you mean mask_missing?");
+  for (const PlantedFault& fault : PlantedFaults()) {
+    EXPECT_NE(kernels.error().expected.find(fault.name), std::string::npos) << fault.name;
+  }
+}
+
+}  // namespace
+}  // namespace heed
