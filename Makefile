@@ -1,6 +1,8 @@
 # The front door: each target sets up what is missing. The build itself is CMake's.
 
 DEMO = runs/demo
+# About a minute on two cores.
+DEMO_ITERS = 1800
 DEMO_PROMPTS = --prompt "Once upon a time" --prompt "One sunny morning" --prompt "The fox"
 DEMO_SAMPLES = $(DEMO_PROMPTS) --temperature 0 --temperature 0.7 --temperature 1.2 --max-tokens 160
 CCACHE := $(shell command -v ccache)
@@ -12,7 +14,7 @@ build: configure
 	@echo "build/heed is ready: try build/heed --help"
 
 run: build
-	@build/heed train builtin:stories --preset shakespeare-cpu --out $(DEMO) --overwrite
+	@build/heed train builtin:stories --max-iters $(DEMO_ITERS) --out $(DEMO) --overwrite
 	@build/heed plot $(DEMO) --overwrite
 	@build/heed generate $(DEMO) $(DEMO_SAMPLES)
 	@build/heed generate $(DEMO) $(DEMO_SAMPLES) --json --quiet >$(DEMO)/samples.json

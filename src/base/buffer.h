@@ -7,10 +7,15 @@
 
 namespace heed {
 
+// Whether `bytes` more fit beside all buffers that live, in the memory that the machine, or the
+// control group of this process, had free when first asked. The system itself says no only when
+// pages are touched, by ending a process.
+bool MemoryHolds(double bytes);
+
 class Buffer {
  public:
   Buffer() = default;
-  // Zero-filled. Data() is null when the system has no such memory.
+  // Zero-filled. Data() is null when the system has no such memory, as MemoryHolds tells it.
   explicit Buffer(size_t bytes);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }

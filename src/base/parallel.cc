@@ -3,7 +3,7 @@
 #include <sched.h>
 
 #include <atomic>
-#include <chrono>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -55,7 +55,12 @@ struct alignas(64) Range {
 class Team {
  public:
   explicit Team(int size) : size_(size), ranges_(new Range[size]) {
-    for (int i = 1; i < size; ++i) members_.emplace_back([this, i] { Serve(i); });
+    try {
+      for (int i = 1; i < size; ++i) members_.emplace_back([this, i] { Serve(i); });
+    } catch (const std::system_error&) {
+      // The system gives no more threads: those that there are do the work.
+      size_ = static_cast<int>(members_.size()) + 1;
+    }
   }
   ~Team() {
     stop_.store(true, std::memory_order_relaxed);
@@ -120,7 +125,7 @@ class Team {
     }
   }
 
-  const int size_;
+  int size_;
   const PieceFunction* body_ = nullptr;
   std::unique_ptr<Range[]> ranges_;
   alignas(64) std::atomic<uint32_t> generation_{0};

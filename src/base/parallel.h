@@ -28,7 +28,8 @@ class PieceFunction {
 // contiguous ranges and take from others' ends when their own is done.
 void ParallelFor(int64_t pieces, PieceFunction body);
 
-// Sets the team's size (at least 1); not to be called from inside a piece.
+// Sets the team's size (at least 1), or as much of it as the system gives; not to be called from
+// inside a piece.
 void SetNumThreads(int threads);
 int NumThreads();
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace heed {
 
 std::string Quoted(std::string_view text) {
@@ -15,6 +17,33 @@ std::string Quoted(std::string_view text) {
     }
   }
   return out + (text.size() > kShown ? "...\"" : "\"");
+}
+
+std::string ShellWord(std::string_view text) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("/._-+=:,").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return std::string(text);
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string Printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const auto lead = static_cast<unsigned char>(text[0]);
+    const size_t length = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    const std::string_view letter = text.substr(0, length);
+    // The controls: below the space, DEL, and U+0080 to U+009F.
+    const bool control =
+        lead < 0x20 || lead == 0x7F || (letter >= "\xC2\x80" && letter < "\xC2\xA0");
+    const bool valid = !control && IsUtf8(letter);
+    out += valid ? letter : "?";
+    text.remove_prefix(valid ? length : 1);
+  }
+  return out;
 }
 
 bool IsUtf8(std::string_view text) {

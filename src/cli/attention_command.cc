@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/fields_text.h"
+#include "base/quote.h"
 #include "cli/command.h"
+#include "cli/json.h"
 #include "cli/steps_text.h"
 #include "inspect/attention_file.h"
 #include "inspect/small_attention.h"
@@ -94,8 +95,7 @@ std::string Document(const std::string& out, const AttentionCase& attention,
       {"out", out},
       {"tensors", std::move(tensors)},
       {"settings", nlohmann::ordered_json::parse(ToJson(attention.settings))}};
-  // A file's name need not be UTF-8.
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return DocumentText(json);
 }
 
 std::string Table(const std::vector<TracedTensor>& traced) {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/nearest.h"
 #include "base/parallel.h"
 #include "cli/command.h"
+#include "cli/json.h"
 #include "infer/cache.h"
 #include "model/gpt.h"
 #include "optim/adamw.h"
@@ -219,21 +219,24 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
   if (!(settings.seconds > 0 && settings.seconds <= 3600)) {
     return BadRequest("--seconds", fmt::format("{}", settings.seconds), "above 0, at most 3600");
   }
+  std::vector<const Workload*> workloads;
+  for (const std::string& name : settings.workload) {
+    HEED_ASSIGN(workloads.emplace_back(), FindWorkload(name));
+  }
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   HEED_TRY(session.terminal.Say(fmt::format("{:<12} {:>9} {:>9} {:>9} {:>12} {:>10}\n",
                                             NameOf(settings.mode), "ms", "least", "most",
                                             "tokens/s", "peak MiB")));
-  for (const std::string& name : settings.workload) {
-    HEED_ASSIGN(const Workload* workload, FindWorkload(name));
+  for (const Workload* workload : workloads) {
     HEED_ASSIGN(Measurement m,
                 Bench(*workload, session.globals, settings.seconds).Run(settings.mode));
     std::sort(m.seconds.begin(), m.seconds.end());
     const double median = m.seconds[m.seconds.size() / 2];
     const double ms = median * 1e3, tokens_per_s = static_cast<double>(m.tokens) / median;
     HEED_TRY(session.terminal.Say(fmt::format(
-        "{:<12} {:>9.3f} {:>9.3f} {:>9.3f} {:>12} {:>10.1f}\n", name, ms, m.seconds.front() * 1e3,
-        m.seconds.back() * 1e3, FormatQuantity(tokens_per_s), PeakMib())));
-    rows.push_back({{"workload", name},
+        "{:<12} {:>9.3f} {:>9.3f} {:>9.3f} {:>12} {:>10.1f}\n", workload->name, ms,
+        m.seconds.front() * 1e3, m.seconds.back() * 1e3, FormatQuantity(tokens_per_s), PeakMib())));
+    rows.push_back({{"workload", workload->name},
                     {"mode", NameOf(settings.mode)},
                     {"threads", NumThreads()},
                     {"repetitions", m.seconds.size()},
@@ -247,7 +250,7 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
       rows.back()["loss_last"] = m.last_loss;
     }
   }
-  HEED_TRY(session.terminal.Document(nlohmann::ordered_json{{"rows", rows}}.dump(2)));
+  HEED_TRY(session.terminal.Document(DocumentText({{"rows", rows}})));
   return Verdict::kDone;
 }
 

@@ -75,7 +75,7 @@ Result<Verdict> Run(std::span<const Command> commands, const std::vector<std::st
     known.emplace_back(command.name);
   }
   const std::string nearest = NearestName(name, known);
-  return BadRequest(name, "unknown command", "a command",
+  return BadRequest(name.empty() ? "''" : name, "unknown command", "a command",
                     nearest.empty() ? "see heed --help" : "did you mean heed " + nearest + "?");
 }
 

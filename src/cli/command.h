@@ -65,6 +65,7 @@ int RunProgram(std::span<const Command> commands, const std::vector<std::string>
 // The commands there are, one file each.
 Command AttentionCommand();
 Command BenchCommand();
+Command CheckCommand();
 Command EvalCommand();
 Command GenerateCommand();
 Command InfoCommand();

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/mapped_file.h"
 #include "cli/command.h"
+#include "cli/json.h"
 #include "eval/perplexity.h"
 #include "model/folder.h"
 #include "report/format.h"
@@ -23,17 +23,17 @@ struct EvalSettings {
   }
 };
 
-void CutTexts(std::string_view text, const std::string& separator,
-              std::vector<std::string_view>* texts) {
+void CutTexts(std::string_view text, const std::string& name, const std::string& separator,
+              std::vector<PlacedText>* texts) {
   if (separator.empty()) {
-    texts->push_back(text);
+    texts->push_back({text, {name}});
     return;
   }
-  while (true) {
-    const size_t end = text.find(separator);
-    if (end != 0 && !text.empty()) texts->push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return;
-    text.remove_prefix(end + separator.size());
+  for (size_t at = 0;;) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    if (end > at) texts->push_back({text.substr(at, end - at), {name, at}});
+    if (end == text.size()) return;
+    at = end + separator.size();
   }
 }
 
@@ -48,11 +48,11 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
       LoadModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels()));
   if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
   std::vector<MappedFile> files;
-  std::vector<std::string_view> texts;
+  std::vector<PlacedText> texts;
   for (size_t i = 1; i < arguments.size(); ++i) {
     HEED_ASSIGN(MappedFile file, MappedFile::Open(arguments[i]));
     files.push_back(std::move(file));
-    CutTexts(files.back().text(), settings.separator, &texts);
+    CutTexts(files.back().text(), arguments[i], settings.separator, &texts);
   }
   HEED_ASSIGN(const TextLoss loss,
               EvaluateTexts(*loaded.model, **loaded.tokenizer, texts, !settings.no_bos));
@@ -62,7 +62,7 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
                                        {"tokens", loss.tokens},
                                        {"bytes", loss.bytes},
                                        {"stride", loss.stride}};
-  HEED_TRY(session.terminal.Document(json.dump(2)));
+  HEED_TRY(session.terminal.Document(DocumentText(json)));
   HEED_TRY(session.terminal.Say(fmt::format(
       "loss {}  perplexity {}  bits per byte {}  over {} tokens of {} in windows of {}\n",
       FormatFigure(loss.loss), FormatFigure(loss.perplexity), FormatFigure(loss.bits_per_byte),

@@ -2,9 +2,9 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/json.h"
 #include "infer/generate.h"
 #include "model/folder.h"
 #include "report/format.h"
@@ -50,6 +50,7 @@ struct Cell {
 };
 
 constexpr double kMostSamples = 100000;
+constexpr int64_t kMostTokens = 1000000000;
 
 Status Check(const GenerateSettings& s, const std::vector<std::string>& models) {
   if (models.size() != 1) {
@@ -59,8 +60,8 @@ Status Check(const GenerateSettings& s, const std::vector<std::string>& models) 
     return BadRequest("--prompt", "nothing", "a text to continue",
                       "for example --prompt \"Once upon a time\"");
   }
-  if (s.max_tokens < 0) {
-    return BadRequest("--max-tokens", fmt::format("{}", s.max_tokens), "0 or more");
+  if (s.max_tokens < 0 || s.max_tokens > kMostTokens) {
+    return BadRequest("--max-tokens", fmt::format("{}", s.max_tokens), "0 to 1000000000");
   }
   const double samples = static_cast<double>(s.prompt.size() * s.temperature.size()) *
                          static_cast<double>(s.num_samples);
@@ -142,7 +143,8 @@ class GenerateRun {
                                   settings_.repetition_penalty};
         HEED_TRY(sampling.Validate());
         for (int64_t i = 0; i < settings_.num_samples; ++i) {
-          const uint64_t seed = static_cast<uint64_t>(session_.globals.seed + i);
+          const uint64_t seed =
+              static_cast<uint64_t>(session_.globals.seed) + static_cast<uint64_t>(i);
           cells_.push_back({p, temperature, seed});
           requests_.push_back({tokens, sampling, seed});
         }
@@ -193,7 +195,7 @@ class GenerateRun {
                       {"prefill_tokens_per_second", sample.prefill_tokens_per_second},
                       {"decode_tokens_per_second", sample.decode_tokens_per_second}});
     }
-    return nlohmann::ordered_json{{"samples", list}}.dump(2);
+    return DocumentText({{"samples", list}});
   }
 
   void NoteWindow(const std::vector<Sample>& samples) {

@@ -2,11 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/fields_text.h"
 #include "base/parallel.h"
 #include "cli/command.h"
+#include "cli/json.h"
 #include "model/folder.h"
 #include "report/format.h"
 
@@ -81,7 +81,7 @@ Result<Verdict> Run(Session& session, const std::vector<std::string>& arguments)
       text += "vocabulary: " + loaded.tokenizer.error().Message() + "\n";
     }
   }
-  HEED_TRY(session.terminal.Document(json.dump(2)));
+  HEED_TRY(session.terminal.Document(DocumentText(json)));
   HEED_TRY(session.terminal.Say(text));
   return Verdict::kDone;
 }

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/json.h"
 #include "io/safetensors.h"
 #include "model/folder.h"
 #include "optim/adamw.h"
@@ -224,7 +224,7 @@ class LogitsRun {
                                    {"shape", {tokens_.B, tokens_.T, model_->config().vocab_size}},
                                    {"tensors", outputs_.size()}};
     if (loss_) json["loss"] = *loss_;
-    HEED_TRY(session_.terminal.Document(json.dump(2)));
+    HEED_TRY(session_.terminal.Document(DocumentText(json)));
     HEED_TRY(session_.terminal.Say(
         fmt::format("{}: logits [{}, {}, {}]{}, {} tensors\n", settings_.out, tokens_.B, tokens_.T,
                     model_->config().vocab_size, loss_ ? ", loss " + FormatFigure(*loss_) : "",

@@ -239,6 +239,8 @@ Status Options::ParseFlags(const std::vector<std::string>& arguments) {
           UnknownHint(std::string_view(word).substr(word.find_first_not_of('-')), "--"));
     } else if (arguments_ == nullptr) {
       return BadRequest("command line", "'" + extra + "'", "options alone", "see --help");
+    } else if (extra.empty()) {
+      return BadRequest(placeholder_, "an empty name", "a name");
     } else {
       rest.push_back(extra);
     }

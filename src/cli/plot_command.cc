@@ -31,8 +31,9 @@ struct PlotSettings {
 
 // A run is its folder or its metrics.jsonl.
 std::filesystem::path MetricsPath(const std::string& run) {
-  return std::filesystem::is_directory(run) ? std::filesystem::path(run) / "metrics.jsonl"
-                                            : std::filesystem::path(run);
+  std::error_code error;
+  return std::filesystem::is_directory(run, error) ? std::filesystem::path(run) / "metrics.jsonl"
+                                                   : std::filesystem::path(run);
 }
 
 std::vector<PictureFile> Outputs(const PlotSettings& settings) {
@@ -122,15 +123,15 @@ Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
   Terminal& terminal = session.terminal;
   TextPlotStyle style{.utf8 = LocaleIsUtf8(), .colour = terminal.out_has_colour()};
   if (terminal.out_is_terminal()) style.width = std::min(style.width, terminal.width());
-  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
-    if (session.options.Given("metric") && metric != settings.metric) continue;
-    request.metric = metric;
-    HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
-  }
   for (const PictureFile& output : outputs) {
     request.metric = output.metric;
     HEED_TRY(WritePicture(MakePicture(runs, request), output.path, session.globals.overwrite));
     terminal.Note("wrote " + output.path);
+  }
+  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
+    if (session.options.Given("metric") && metric != settings.metric) continue;
+    request.metric = metric;
+    HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
   }
   if (outputs.empty()) terminal.Note("a picture of several runs needs a name: --out FILE.svg");
   HEED_TRY(terminal.Document(Document(runs, outputs)));

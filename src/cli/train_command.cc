@@ -6,10 +6,11 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
+#include "base/quote.h"
 #include "cli/command.h"
+#include "cli/json.h"
 #include "data/adder.h"
 #include "data/dataset.h"
 #include "data/stories.h"
@@ -74,7 +75,9 @@ struct TrainSpec {
   std::string Toml() const {
     std::string text =
         fmt::format("# heed train --config {} --out NEW\nseed = {}\n", kConfigFile, seed);
-    const std::vector<std::string_view> kept = {"preset", "init", "data"};
+    std::vector<std::string_view> kept = {"data"};
+    if (!inputs.preset.empty()) kept.push_back("preset");
+    if (!inputs.init.empty()) kept.push_back("init");
     text += "\n" + ToToml(inputs, kept) + "\n" + ToToml(model, kModelFields) + "\n" + ToToml(train);
     return text;
   }
@@ -102,20 +105,21 @@ class InterruptGuard {
   struct sigaction old_int_, old_term_;
 };
 
-// Refuses a folder that holds something, or clears it of an earlier run.
-Status PrepareFolder(const std::string& out, bool overwrite) {
+// Makes the folder and holds it; refuses one that holds something, or clears it of an earlier run.
+Result<FolderLock> PrepareFolder(const std::string& out, bool overwrite) {
   std::error_code error;
   if (fs::exists(out, error) && !fs::is_directory(out, error)) {
     return Fail(ErrorKind::kIo, out, "a file", "a folder, or nothing", "choose another --out");
   }
-  if (!overwrite && fs::exists(out, error) && !fs::is_empty(out, error)) {
+  HEED_TRY(MakeFolder(out));
+  HEED_ASSIGN(FolderLock lock, FolderLock::Take(out));
+  if (!overwrite && !fs::is_empty(out, error)) {
     return BadRequest(out, "a folder that is not empty", "a new folder",
                       "give --overwrite to start over, or --resume to go on");
   }
-  HEED_TRY(MakeFolder(out));
   for (const char* file : kRunFiles) fs::remove(fs::path(out) / file, error);
   for (const char* folder : kRunFolders) fs::remove_all(fs::path(out) / folder, error);
-  return {};
+  return lock;
 }
 
 std::string OneLine(std::string text) {
@@ -128,6 +132,13 @@ class TrainRun {
   TrainRun(Session& session, TrainSpec& spec) : session_(session), spec_(spec) {}
 
   Result<Verdict> Run() {
+    for (const auto& [name, value] :
+         {std::pair("resume", &spec_.inputs.resume), std::pair("init", &spec_.inputs.init),
+          std::pair("preset", &spec_.inputs.preset)}) {
+      if (session_.options.Given(name) && value->empty()) {
+        return BadRequest("--" + std::string(name), "an empty name", "a name");
+      }
+    }
     const bool resumed = !spec_.inputs.resume.empty();
     HEED_TRY(resumed ? PrepareResume() : PrepareNew());
     HEED_ASSIGN(trainer_, Trainer::Create(model_.get(), *data_.tokenizer, *data_.batches,
@@ -135,7 +146,8 @@ class TrainRun {
     if (resumed) {
       HEED_TRY(trainer_->Resume());
     } else {
-      HEED_TRY(PrepareFolder(spec_.inputs.out, session_.globals.overwrite));
+      HEED_ASSIGN(lock_, PrepareFolder(spec_.inputs.out, session_.globals.overwrite));
+      if (spec_.inputs.init.empty()) model_->Initialize(spec_.seed);
       const std::string toml = spec_.Toml();
       const std::string_view piece = toml;
       HEED_TRY(WriteFileAtomically((fs::path(spec_.inputs.out) / kConfigFile).string(), {&piece, 1},
@@ -159,7 +171,7 @@ class TrainRun {
     std::vector<std::string> data = inputs.data;
     data.insert(data.end(), spec_.arguments.begin(), spec_.arguments.end());
     spec_.seed = static_cast<uint64_t>(session_.globals.seed);
-    ApplyTask(data, &spec_.train);
+    ApplyTask(data, &spec_.model, &spec_.train);
     if (!inputs.preset.empty()) {
       HEED_TRY(ApplyPreset(inputs.preset, &spec_.model, &spec_.train));
     }
@@ -184,7 +196,6 @@ class TrainRun {
     spec_.model.vocab_size = data_.tokenizer->vocab_size();
     HEED_ASSIGN(model_, Gpt::Create(spec_.model, kernels()));
     spec_.model = model_->config();
-    model_->Initialize(spec_.seed);
     return {};
   }
 
@@ -196,6 +207,7 @@ class TrainRun {
       return Fail(ErrorKind::kIo, folder, "no config.toml", "the folder of a run",
                   "start one with heed train DATA --out " + folder);
     }
+    HEED_ASSIGN(lock_, FolderLock::Take(folder));
     HEED_TRY(AllowOnly({"resume", "max_iters"}, "a resumed run keeps its settings"));
     if (!spec_.arguments.empty()) {
       return BadRequest("--resume", "'" + spec_.arguments[0] + "' beside it", "the run's own data");
@@ -241,6 +253,7 @@ class TrainRun {
       if (!path.starts_with("builtin:")) path = fs::absolute(path).lexically_normal().string();
     }
     if (spec_.train.sample_prompt.empty()) spec_.train.sample_prompt = DefaultPrompt();
+    HEED_TRY(data_.tokenizer->Encode(spec_.train.sample_prompt, {"--sample-prompt"}));
     return {};
   }
 
@@ -298,7 +311,7 @@ class TrainRun {
       progress.Erase();
       session_.terminal.Note(
           fmt::format("stopped after {} updates; go on with: heed train --resume {}",
-                      trainer_->iteration(), spec_.inputs.out));
+                      trainer_->iteration(), ShellWord(spec_.inputs.out)));
     } else {
       progress.Finish();
     }
@@ -375,7 +388,7 @@ class TrainRun {
       json["tokens"] = last.tokens;
       json["tokens_per_second"] = last.tokens_per_second;
       json["elapsed_s"] = last.elapsed_s;
-      HEED_TRY(session_.terminal.Document(json.dump(2)));
+      HEED_TRY(session_.terminal.Document(DocumentText(json)));
       return Verdict::kDone;
     }
     std::string text =
@@ -391,6 +404,7 @@ class TrainRun {
 
   Session& session_;
   TrainSpec& spec_;
+  FolderLock lock_;
   DataSet data_;
   const AdderBatches* adder_ = nullptr;  // when the task is addition: it can be scored
   std::unique_ptr<Gpt> model_;

@@ -34,7 +34,7 @@ double SumOfLosses(const Gpt& model, std::span<const int32_t> tokens, int64_t wi
 }  // namespace
 
 Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
-                               std::span<const std::string_view> texts, bool bos) {
+                               std::span<const PlacedText> texts, bool bos) {
   const int64_t T = model.config().block_size;
   const int64_t windows_at_once = std::max<int64_t>(1, kBatchPositions / T);
   HEED_ASSIGN(const std::unique_ptr<Activations> activations,
@@ -42,8 +42,8 @@ Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
   TextLoss result;
   result.stride = T;
   double sum = 0;
-  for (const std::string_view text : texts) {
-    HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text));
+  for (const auto& [text, place] : texts) {
+    HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text, place));
     if (bos && tokenizer.bos()) tokens.insert(tokens.begin(), *tokenizer.bos());
     result.bytes += static_cast<int64_t>(text.size());
     if (tokens.size() < 2) continue;
@@ -51,7 +51,8 @@ Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
     result.tokens += static_cast<int64_t>(tokens.size()) - 1;
   }
   if (result.tokens == 0) {
-    return Fail(ErrorKind::kFormat, "text", fmt::format("{} bytes", result.bytes),
+    return Fail(ErrorKind::kFormat, texts.empty() ? "text" : texts.back().place.name,
+                fmt::format("{} bytes", result.bytes),
                 "at least 2 tokens, so that one can be predicted");
   }
   result.loss = sum / static_cast<double>(result.tokens);

@@ -11,6 +11,11 @@
 
 namespace heed {
 
+struct PlacedText {
+  std::string_view text;
+  TextPlace place;
+};
+
 struct TextLoss {
   double loss = 0;           // nats per predicted token
   double perplexity = 0;     // exp(loss): of the mean over all tokens
@@ -24,6 +29,6 @@ struct TextLoss {
 // and a vocabulary that has a start token, each text begins with it. Without it a text's first
 // token is not predicted. Errors: text outside the vocabulary; nothing to predict.
 Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
-                               std::span<const std::string_view> texts, bool bos);
+                               std::span<const PlacedText> texts, bool bos);
 
 }  // namespace heed

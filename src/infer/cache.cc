@@ -8,19 +8,23 @@ namespace heed {
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config, int64_t rows,
                                                  int64_t capacity) {
+  const double elements = 2.0 * static_cast<double>(config.n_layer * rows) *
+                          static_cast<double>(config.n_kv_head * config.head_dim) *
+                          static_cast<double>(capacity);
   std::unique_ptr<KvCache> cache(new KvCache);
   cache->n_layer_ = config.n_layer;
   cache->rows_ = rows;
   cache->capacity_ = capacity;
-  cache->row_elements_ = config.n_kv_head * capacity * config.head_dim;
   cache->lengths_.resize(rows);
   cache->offsets_.resize(rows);
-  const int64_t elements = 2 * config.n_layer * rows * cache->row_elements_;
-  cache->buffer_ = Buffer(static_cast<size_t>(elements) * sizeof(float));
+  if (MemoryHolds(elements * sizeof(float))) {
+    cache->row_elements_ = config.n_kv_head * capacity * config.head_dim;
+    cache->buffer_ = Buffer(static_cast<size_t>(elements) * sizeof(float));
+  }
   if (cache->buffer_.data() == nullptr) {
     return BadRequest("memory",
                       fmt::format("{:.1f} MiB of key/value cache that the system does not give",
-                                  static_cast<double>(elements) * 4 / (1 << 20)),
+                                  elements * sizeof(float) / (1 << 20)),
                       "", "generate fewer samples or fewer tokens at once");
   }
   return cache;

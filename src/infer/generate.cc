@@ -223,7 +223,9 @@ class Batch {
     }
     const SampleRequest& request = requests_[r];
     Sample& sample = samples_[r];
-    const std::vector<double> p = SamplingProbabilities(request.sampling, logits, texts_[r]);
+    // An embedding may have more rows than the vocabulary has tokens.
+    const std::vector<double> p = SamplingProbabilities(
+        request.sampling, logits.first(static_cast<size_t>(tokenizer_.vocab_size())), texts_[r]);
     const RandomKey key{request.seed, 0, kSampleStream};
     const int32_t token = Draw(p, RandomUniform53(key, sample.tokens.size()));
     const std::string_view bytes = tokenizer_.TokenBytes(token);

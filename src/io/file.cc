@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -153,6 +154,27 @@ Status WriteFileAtomically(const std::string& path, std::span<const std::string_
   HEED_ASSIGN(AtomicFile file, AtomicFile::Create(path, overwrite));
   for (const std::string_view piece : pieces) HEED_TRY(file.Write(piece));
   return file.Commit();
+}
+
+Result<FolderLock> FolderLock::Take(const std::string& folder) {
+  FolderLock lock;
+  lock.fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock.fd_ < 0) return Fail(ErrorKind::kIo, folder, std::strerror(errno), "a folder");
+  // A file system without locks says something else, and goes unguarded.
+  if (flock(lock.fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Fail(ErrorKind::kIo, folder, "a run that is going on in it", "a folder at rest",
+                "wait until that run ends, or choose another folder");
+  }
+  return lock;
+}
+
+FolderLock::~FolderLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
 }
 
 void RemoveLeftovers(const std::string& folder) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 
@@ -41,6 +42,23 @@ class AtomicFile {
   std::string path_;
   std::string temporary_;  // empty when nothing is left to remove
   bool overwrite_ = false;
+  int fd_ = -1;
+};
+
+// Holds a folder for one process; it is free again when the holder goes, however it ends.
+class FolderLock {
+ public:
+  // Errors (kIo): another holds it; no such folder.
+  static Result<FolderLock> Take(const std::string& folder);
+
+  FolderLock() = default;
+  ~FolderLock();
+  FolderLock(FolderLock&& other) noexcept { *this = std::move(other); }
+  FolderLock& operator=(FolderLock&& other) noexcept;
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
   int fd_ = -1;
 };
 

@@ -31,7 +31,8 @@ Result<int64_t> Count(const nlohmann::json& object, const char* key, const std::
   const bool fits = at->is_number_unsigned() &&
                     at->get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
   if (!fits) {
-    return Fail(ErrorKind::kFormat, where + ": " + key, at->dump(), "a count");
+    return Fail(ErrorKind::kFormat, where + ": " + key,
+                at->is_number() ? at->dump() : at->type_name(), "a count");
   }
   return at->get<int64_t>();
 }

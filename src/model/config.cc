@@ -10,6 +10,7 @@ namespace heed {
 namespace {
 
 constexpr int64_t kLargestSize = int64_t{1} << 31;
+constexpr int64_t kMostLayers = 1024;
 constexpr auto kMostParameters = static_cast<unsigned __int128>(int64_t{1} << 60);
 
 // Sizes are at most 2^31, so that the sum stays below 2^127.
@@ -28,10 +29,9 @@ unsigned __int128 CountParameters(const ModelConfig& c) {
          (c.tied ? 0 : embedding);
 }
 
-Status CheckSize(std::string_view field, int64_t value) {
-  if (value >= 1 && value <= kLargestSize) return {};
-  return BadRequest(std::string(field), fmt::format("{}", value),
-                    fmt::format("1 to {}", kLargestSize));
+Status CheckSize(std::string_view field, int64_t value, int64_t most = kLargestSize) {
+  if (value >= 1 && value <= most) return {};
+  return BadRequest(std::string(field), fmt::format("{}", value), fmt::format("1 to {}", most));
 }
 
 // A size for which 0 stands for its default.
@@ -139,7 +139,7 @@ std::span<const EnumName<Family>> EnumNames(Family) {
 }
 
 Status ModelConfig::Resolve() {
-  HEED_TRY(CheckSize("n_layer", n_layer));
+  HEED_TRY(CheckSize("n_layer", n_layer, kMostLayers));
   HEED_TRY(CheckSize("n_head", n_head));
   HEED_TRY(CheckSize("n_embd", n_embd));
   HEED_TRY(CheckSize("block_size", block_size));

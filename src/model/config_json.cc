@@ -7,10 +7,10 @@
 #include <concepts>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "base/nearest.h"
 #include "base/quote.h"
 
@@ -21,45 +21,11 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kJsonCap = 16 << 20;
-constexpr int kDepthCap = 32;
 
 tl::unexpected<Error> Bad(std::string where, std::string found, std::string expected = "",
                           std::string hint = "") {
   return Fail(ErrorKind::kFormat, std::move(where), std::move(found), std::move(expected),
               std::move(hint));
-}
-
-// nlohmann keeps the last of two equal keys, takes a zero byte for the end, and nests without end.
-Result<Json> ParseJson(std::string_view text, const std::string& where) {
-  if (text.size() > kJsonCap) return Bad(where, "more than 16 MiB", "a config.json");
-  if (text.find('\0') != std::string_view::npos) return Bad(where, "a zero byte", "JSON in UTF-8");
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  std::string twice;
-  bool deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (depth > kDepthCap) deep = true;
-    if (deep) return false;
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      twice = parsed.get<std::string>();
-    }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text, watch);
-  } catch (const Json::parse_error& error) {
-    return Bad(where, fmt::format("text that stops being JSON at byte {}", error.byte),
-               "JSON in UTF-8");
-  } catch (const Json::exception&) {
-    return Bad(where, "a number beyond every range", "numbers that a double can hold");
-  }
-  if (deep) return Bad(where, "JSON nested deeper than 32", "a config.json");
-  if (!twice.empty()) return Bad(where, "two keys " + Quoted(twice), "one");
-  if (!json.is_object()) return Bad(where, "no object", "a config.json");
-  return json;
 }
 
 std::string Shown(const Json& value) {
@@ -294,7 +260,8 @@ OrderedJson HeedJson(const ModelConfig& c) {
 }  // namespace
 
 Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& where) {
-  HEED_ASSIGN(const Json json, ParseJson(text, where));
+  if (text.size() > kJsonCap) return Bad(where, "more than 16 MiB", "a config.json");
+  HEED_ASSIGN(const Json json, ParseJsonObject(text, where));
   const Keys keys(json, where);
   Family family = Family::kHeed;
   if (keys.Find("model_type") == nullptr) {

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/json.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "model/config_json.h"
@@ -39,9 +40,9 @@ Result<std::vector<std::string>> WeightFiles(const std::string& folder) {
   const std::string index = Inside(folder, "model.safetensors.index.json");
   if (Exists(single) || !Exists(index)) return std::vector<std::string>{single};
   HEED_ASSIGN(const std::string text, ReadFile(index, kMostJsonBytes));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || map == json.end() || !map->is_object()) {
+  HEED_ASSIGN(const nlohmann::json json, ParseJsonObject(text, index));
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object() || map->empty()) {
     return Fail(ErrorKind::kFormat, index, "no weight_map",
                 "a JSON object with a weight_map from tensor names to files");
   }
@@ -159,9 +160,9 @@ Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels)
 }
 
 Status MakeFolder(const std::string& folder) {
-  std::error_code error;
+  std::error_code error, unseen;
   fs::create_directories(folder, error);
-  if (!fs::is_directory(folder)) {
+  if (!fs::is_directory(folder, unseen)) {
     return Fail(ErrorKind::kIo, folder, error ? error.message() : "a file", "a folder",
                 "choose another path");
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/buffer.h"
 #include "base/parallel.h"
 
 namespace heed {
@@ -17,6 +18,17 @@ uint32_t BlockSite(int64_t layer) { return static_cast<uint32_t>(1 + 3 * layer);
 
 Result<std::unique_ptr<Gpt>> Gpt::Outline(ModelConfig config, const Kernels& kernels) {
   HEED_TRY(config.Resolve());
+  const double table_bytes =
+      static_cast<double>(config.block_size) * sizeof(float) *
+      static_cast<double>(config.position == Position::kRope         ? config.rotary_dim
+                          : config.position == Position::kSinusoidal ? config.n_embd
+                                                                     : 0);
+  if (!MemoryHolds(table_bytes)) {
+    return BadRequest("memory",
+                      fmt::format("{:.1f} MiB of positions that the system does not give",
+                                  table_bytes / (1 << 20)),
+                      "", "use a smaller block_size");
+  }
   std::unique_ptr<Gpt> model(new Gpt(config, kernels));
   model->embedding_ = {config.n_embd, config.vocab_size};
   if (config.family() == Family::kLlama) {

@@ -6,8 +6,6 @@
 #include <array>
 #include <cmath>
 
-#include "base/quote.h"
-
 namespace heed {
 namespace {
 
@@ -64,22 +62,6 @@ std::string FormatFigure(double value) {
   const double size = std::abs(value);
   if (size >= 1e6 || (size > 0 && size < 1e-4)) return fmt::format("{:.2g}", value);
   return fmt::format("{:.4g}", value);
-}
-
-std::string Printable(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const auto lead = static_cast<unsigned char>(text[0]);
-    const size_t length = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    const std::string_view letter = text.substr(0, length);
-    // The controls: below the space, DEL, and U+0080 to U+009F.
-    const bool control =
-        lead < 0x20 || lead == 0x7F || (letter >= "\xC2\x80" && letter < "\xC2\xA0");
-    const bool valid = !control && IsUtf8(letter);
-    out += valid ? letter : "?";
-    text.remove_prefix(valid ? length : 1);
-  }
-  return out;
 }
 
 size_t TextWidth(std::string_view text) {

@@ -14,10 +14,6 @@ std::string FormatDuration(double seconds);   // "12 ms", "4.2 s", "1:07", "2:03
 // Four significant digits, no exponent where a plain number is short: "4.174", "0.0003", "1.2e-07".
 std::string FormatFigure(double value);
 
-// The text fit for a terminal or a picture: control characters and bytes that are no UTF-8 become
-// '?'.
-std::string Printable(std::string_view text);
-
 // Columns that UTF-8 text takes on a terminal, one for each code point.
 size_t TextWidth(std::string_view text);
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/quote.h"
 #include "io/file.h"
 #include "report/format.h"
 #include "report/plot.h"

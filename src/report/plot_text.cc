@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/quote.h"
 #include "report/format.h"
 #include "report/plot.h"
 

@@ -4,17 +4,19 @@
 
 #include <algorithm>
 
+#include "tensor/shape.h"
+
 namespace heed {
 namespace {
 
 constexpr int64_t kAlignment = 16;  // floats in 64 bytes
+// Beyond every machine; sums of such sizes still fit.
+constexpr int64_t kTooMany = int64_t{1} << 44;
 
 int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
 
 int64_t Product(const std::vector<int64_t>& shape) {
-  int64_t n = 1;
-  for (int64_t size : shape) n *= size;
-  return n;
+  return std::min(ElementCount(shape).value_or(kTooMany), kTooMany);
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "text/byte_tokenizer.h"
 #include "text/char_tokenizer.h"
 #include "text/tokenizer.h"
@@ -17,39 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
-
-Result<Json> ParseJson(std::string_view text, const std::string& where) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  std::string repeated;
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second &&
-        repeated.empty()) {
-      repeated = value.get<std::string>();
-      if (repeated.empty()) repeated = "(empty)";
-    }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::parse_error& error) {
-    return Fail(ErrorKind::kFormat, where, fmt::format("broken JSON at byte {}", error.byte),
-                "the tokenizer.json of a model", "copy the file again from its source");
-  } catch (const Json::exception&) {  // a number beyond a double
-    return Fail(ErrorKind::kFormat, where, "a number out of range in the JSON",
-                "the tokenizer.json of a model");
-  }
-  if (!repeated.empty()) {
-    return Fail(ErrorKind::kFormat, where, fmt::format("key '{}' twice in one object", repeated),
-                "every key once");
-  }
-  if (!json.is_object()) {
-    return Fail(ErrorKind::kFormat, where, json.type_name(), "a JSON object");
-  }
-  return json;
-}
 
 // The member, or null when it is absent.
 Json Member(const Json& object, const char* key) {
@@ -173,7 +140,7 @@ std::string TokenizerJsonWithoutMerges(std::span<const std::string> tokens, bool
 
 Result<std::unique_ptr<Tokenizer>> ParseTokenizerJson(std::string_view text,
                                                       const std::string& where) {
-  HEED_ASSIGN(const Json json, ParseJson(text, where));
+  HEED_ASSIGN(const Json json, ParseJsonObject(text, where));
   const Json model = Member(json, "model");
   if (TypeOf(model) != "BPE") {
     return Fail(ErrorKind::kFormat, where + ": model.type",

@@ -11,7 +11,7 @@
 namespace heed {
 
 // What suits a built-in task better than the settings' own defaults; nothing for other texts.
-void ApplyTask(const std::vector<std::string>& data, TrainSettings* train);
+void ApplyTask(const std::vector<std::string>& data, ModelConfig* model, TrainSettings* train);
 
 // Fills in the preset's sizes. Error: an unknown name, with the nearest.
 Status ApplyPreset(const std::string& name, ModelConfig* model, TrainSettings* train);

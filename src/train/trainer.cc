@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <numbers>
 
+#include "base/buffer.h"
+#include "base/quote.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "model/folder.h"
@@ -112,6 +114,15 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& to
                                                  const BatchSource& source,
                                                  const TrainSettings& settings, uint64_t seed,
                                                  const std::string& folder) {
+  // All batches of an update are kept, for its numbers may have to be shown.
+  const double batch_bytes = 2.0 * sizeof(int32_t) * static_cast<double>(source.block()) *
+                             static_cast<double>(settings.grad_accum * settings.batch_size);
+  if (!MemoryHolds(batch_bytes)) {
+    return BadRequest(
+        "memory",
+        fmt::format("{:.1f} MiB of batches that the system does not give", batch_bytes / (1 << 20)),
+        "", "use a smaller --grad-accum or --batch-size");
+  }
   std::unique_ptr<Trainer> trainer(new Trainer(model, tokenizer, source, settings, seed, folder));
   trainer->state_.data_fingerprint = DataFingerprint(source);
   trainer->floor_ = source.loss_floor(settings.eval_iters * settings.batch_size);
@@ -259,13 +270,14 @@ Status Trainer::CheckFinite(double loss) {
               "a finite number",
               fmt::format("replay it with: heed logits {} --tokens-file {} --grad --out replay"
                           ".safetensors; a smaller --learning-rate often helps",
-                          folder, batch_path));
+                          ShellWord(folder), ShellWord(batch_path)));
 }
 
 Status Trainer::Save() {
   state_.elapsed_s = Elapsed();
-  HEED_TRY(SaveCheckpoint(folder_, *model_, adamw_.get(), state_));
-  return SaveModel(folder_, *model_, &tokenizer_, /*overwrite=*/true);
+  // The model first: where there is a checkpoint to go on from, its model's folder is whole.
+  HEED_TRY(SaveModel(folder_, *model_, &tokenizer_, /*overwrite=*/true));
+  return SaveCheckpoint(folder_, *model_, adamw_.get(), state_);
 }
 
 Result<TrainOutcome> Trainer::Run(const TrainEvents& events) {

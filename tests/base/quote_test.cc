@@ -25,5 +25,22 @@ TEST(IsUtf8, TakesExactlyTheShortestFormsOfCharacters) {
   }
 }
 
+TEST(ShellWord, QuotesWhatAShellWouldSplit) {
+  EXPECT_EQ(ShellWord("runs/first-1.txt"), "runs/first-1.txt");
+  EXPECT_EQ(ShellWord("my run"), "'my run'");
+  EXPECT_EQ(ShellWord("it's"), "'it'\\''s'");
+  EXPECT_EQ(ShellWord(""), "''");
+}
+
+TEST(Printable, KeepsTextAndStopsControls) {
+  EXPECT_EQ(Printable("naïve → 😀"), "naïve → 😀");
+  EXPECT_EQ(Printable("a\nb\x1b[31m\x7f"), "a?b?[31m?");
+  // Cut, overlong, surrogate and C1 sequences.
+  EXPECT_EQ(Printable("\xE2\x86"), "??");
+  EXPECT_EQ(Printable("\xC0\xAF"), "??");
+  EXPECT_EQ(Printable("\xED\xA0\x80"), "???");
+  EXPECT_EQ(Printable("\xC2\x9B"), "??");
+}
+
 }  // namespace
 }  // namespace heed

@@ -75,7 +75,9 @@ size_t Count(const std::string& text, const std::string& part) {
 TEST(Terminal, ABarOnATerminalIsRedrawnTenTimesASecond) {
   int master = -1, slave = -1;
   struct winsize size = {24, 80, 0, 0};
-  ASSERT_EQ(openpty(&master, &slave, nullptr, nullptr, &size), 0);
+  if (openpty(&master, &slave, nullptr, nullptr, &size) != 0) {
+    GTEST_SKIP() << "this system has no pseudo-terminals";
+  }
   const std::string text = Watch(slave, master, false);
   close(slave);
   close(master);

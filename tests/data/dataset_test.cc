@@ -65,7 +65,7 @@ TEST_F(DataSetTest, CharactersBytesAndFiles) {
   }
   EXPECT_THAT(ErrorOf(*CharTokenizer::FromText("caf ")), HasSubstr("character U+00E9"));
   options_.tokenizer = (root_ / "a.txt").string();
-  EXPECT_THAT(ErrorOf(), HasSubstr("broken JSON"));
+  EXPECT_THAT(ErrorOf(), HasSubstr("stops being JSON"));
   options_.tokenizer = "chars";
   EXPECT_THAT(ErrorOf(), HasSubstr("tokenizer: found 'chars', expected char, byte"));
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "infer/cache.h"
@@ -285,6 +286,18 @@ TEST_F(Text, TheReaderMayEndTheWork) {
   for (size_t r = 0; r < 40; ++r) {
     EXPECT_EQ((*samples)[r].tokens.size(), r < 5 ? 2u : r < 32 ? 1u : 0u) << r;
   }
+}
+
+// Embeddings are padded to round sizes: ids without a token are never drawn, as if their logits
+// were not there.
+TEST_F(Text, OnlyTokensOfTheVocabularyAreDrawn) {
+  const ListTokenizer few = Pairs(5);
+  options_.max_tokens = 30;
+  const SampleRequest request = Ask({1}, 2, 1);
+  const Sample sample = Must(Generate(*model_, few, {&request, 1}, options_))[0];
+  EXPECT_EQ(sample.tokens.size(), 30u);
+  EXPECT_LT(*std::ranges::max_element(sample.tokens), 5);
+  EXPECT_EQ(sample.text, few.Decode(sample.tokens));
 }
 
 TEST_F(Text, LogitsThatAreNotFiniteAreAnError) {

@@ -253,7 +253,9 @@ TEST(Matmul, AgreesWithReferenceAtRandomSizes) {
 
 TEST(Matmul, AgreesWithReferenceInEveryKind) {
   ForEachTarget([] {
-    for (const auto& [M, N, K] : {std::array{61, 83, 97}, std::array{3, 83, 97}}) {
+    for (const auto& [M, N, K] :
+         {std::array{61, 83, 97}, std::array{3, 83, 97}, std::array{61, 6, 24},
+          std::array{61, 13, 18}, std::array{61, 27, 64}}) {
       for (const Case& shape : AllKinds(M, N, K)) CheckAgainstReference(shape, 77);
     }
   });
@@ -273,7 +275,8 @@ TEST(Matmul, AgreesWithReferenceInSeveralBlocks) {
 
 TEST(Matmul, BitsDoNotDependOnThreads) {
   ForEachTarget([] {
-    for (const auto& [M, N, K] : {std::array{130, 150, 70}, std::array{5, 700, 150}}) {
+    for (const auto& [M, N, K] :
+         {std::array{130, 150, 70}, std::array{5, 700, 150}, std::array{1030, 24, 6}}) {
       for (const Case& shape : MixedKinds(M, N, K)) {
         SCOPED_TRACE(shape.Name());
         Product<float> alone(shape, 5);
@@ -294,7 +297,8 @@ TEST(Matmul, BitsDoNotDependOnThreads) {
 
 TEST(Matmul, ARowsBitsDependOnNothingButTheRow) {
   ForEachTarget([] {
-    for (const auto& [M, N, K] : {std::array{131, 75, 93}, std::array{53, 5, 6}}) {
+    for (const auto& [M, N, K] :
+         {std::array{131, 75, 93}, std::array{53, 5, 6}, std::array{53, 24, 6}}) {
       for (const Case& shape : AllKinds(M, N, K)) {
         SCOPED_TRACE(shape.Name());
         Product<float> whole(shape, 6);

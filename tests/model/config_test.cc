@@ -177,7 +177,7 @@ TEST(ModelConfig, RefusesWithTheFieldTheValueAndTheRule) {
     std::function<void(ModelConfig&)> change;
     const char* message;
   } rows[] = {
-      {[](ModelConfig& c) { c.n_layer = 0; }, "n_layer: found 0, expected 1 to 2147483648"},
+      {[](ModelConfig& c) { c.n_layer = 0; }, "n_layer: found 0, expected 1 to 1024"},
       {[](ModelConfig& c) { c.n_head = -1; }, "n_head: found -1"},
       {[](ModelConfig& c) { c.n_embd = 0; }, "n_embd: found 0"},
       {[](ModelConfig& c) { c.n_embd = int64_t{1} << 32; }, "n_embd: found 4294967296"},
@@ -207,8 +207,8 @@ TEST(ModelConfig, RefusesWithTheFieldTheValueAndTheRule) {
        },
        "n_inner"},
       {[](ModelConfig& c) {
-         c.n_layer = c.n_embd = c.n_inner = c.head_dim = c.n_head = c.vocab_size = c.block_size =
-             int64_t{1} << 31;
+         c.n_embd = c.n_inner = c.head_dim = c.n_head = c.vocab_size = c.block_size = int64_t{1}
+                                                                                      << 31;
        },
        "2^60 parameters"},
   };

@@ -29,6 +29,12 @@ TEST_P(GoldenModels, AdamwTrajectory) {
   EXPECT_LT(GoldenTrajectoryError(name(), kernels()), kTrajectoryBound);
 }
 
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  std::string name = std::get<0>(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + (std::get<1>(info.param) ? "_reference" : "_simd");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Files, GoldenModels,
     testing::Combine(testing::Values("gpt2-femto", "gpt2-pico", "gpt2-learned", "gpt2-no-bias",
@@ -36,11 +42,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      "gpt2-sinusoidal", "gpt2-no-position", "gpt2-ignored-targets",
                                      "llama-gqa", "llama-mqa-tied"),
                      testing::Bool()),
-    [](const testing::TestParamInfo<Case>& info) {
-      std::string name = std::get<0>(info.param);
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name + (std::get<1>(info.param) ? "_reference" : "_simd");
-    });
+    CaseName);
 
 }  // namespace
 }  // namespace heed

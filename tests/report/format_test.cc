@@ -27,16 +27,7 @@ TEST(Format, NumbersForPeople) {
   EXPECT_EQ(FormatFigure(1.23e-7), "1.2e-07");
 }
 
-TEST(Format, PrintableKeepsTextAndStopsControls) {
-  EXPECT_EQ(Printable("naïve → 😀"), "naïve → 😀");
-  EXPECT_EQ(Printable("a\nb\x1b[31m\x7f"), "a?b?[31m?");
-  // Cut, overlong, surrogate and C1 sequences.
-  EXPECT_EQ(Printable("\xE2\x86"), "??");
-  EXPECT_EQ(Printable("\xC0\xAF"), "??");
-  EXPECT_EQ(Printable("\xED\xA0\x80"), "???");
-  EXPECT_EQ(Printable("\xC2\x9B"), "??");
-  EXPECT_EQ(TextWidth("→😀x"), 3u);
-}
+TEST(Format, TextWidthCountsCodePoints) { EXPECT_EQ(TextWidth("→😀x"), 3u); }
 
 }  // namespace
 }  // namespace heed

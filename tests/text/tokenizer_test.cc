@@ -175,12 +175,12 @@ TEST(TokenizerJson, RefusesWhatItCannotKeep) {
   json bytes = json::parse(ByteTokenizer().Json());
   bytes["model"]["vocab"].swap(json(good)["model"]["vocab"]);
   EXPECT_THAT(ErrorOf(bytes.dump()), HasSubstr("a byte-level vocabulary of 2 tokens"));
-  EXPECT_THAT(ErrorOf(""), HasSubstr("F: found broken JSON at byte"));
-  EXPECT_THAT(ErrorOf("{\"model\": \"\xFF\"}"), HasSubstr("broken JSON at byte"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("F: found text that stops being JSON at byte 1"));
+  EXPECT_THAT(ErrorOf("{\"model\": \"\xFF\"}"), HasSubstr("stops being JSON at byte"));
   EXPECT_THAT(ErrorOf("[]"), HasSubstr("found array"));
-  EXPECT_THAT(ErrorOf("{\"a\":1e999}"), HasSubstr("out of range"));
+  EXPECT_THAT(ErrorOf("{\"a\":1e999}"), HasSubstr("beyond every range"));
   EXPECT_THAT(ErrorOf(R"({"model":{"type":"BPE","merges":[],"vocab":{"a":0,"a":1}}})"),
-              HasSubstr("key 'a' twice"));
+              HasSubstr("two keys \"a\""));
 }
 
 }  // namespace

@@ -88,8 +88,10 @@ TEST(Killed, TheRunThatGoesOnIsTheStraightRun) {
   const std::string want = Bytes(straight + "/model.safetensors");
   ASSERT_FALSE(want.empty());
 
-  // A run that has not saved a model yet is started again.
-  const auto begun = [&] { return std::filesystem::exists(killed + "/model.safetensors"); };
+  // A run that has no checkpoint yet is started again.
+  const auto begun = [&] {
+    return std::filesystem::exists(killed + "/checkpoint/state.safetensors");
+  };
   const auto arguments = [&] {
     return begun() ? std::vector<std::string>{"train", "--resume", killed, "--threads", "1"}
                    : start(killed);
@@ -100,7 +102,7 @@ TEST(Killed, TheRunThatGoesOnIsTheStraightRun) {
     const int code = Program(arguments()).KillAfter(milliseconds(wait));
     ASSERT_TRUE(code == -1 || code == 0) << "refused to go on after kill " << kills;
     kills += code == -1;
-    if (!begun()) continue;
+    if (!std::filesystem::exists(killed + "/model.safetensors")) continue;
     ++after_a_model;
     const auto loaded = LoadModel(killed, SimdKernels());
     ASSERT_TRUE(loaded) << loaded.error().Message();

@@ -78,7 +78,7 @@ TEST(Settings, WhatIsOutOfRangeIsRefusedByName) {
   };
   const std::vector<Number> numbers = {
       {"val_fraction", &TrainSettings::val_fraction, {kNan, -0.1, 0, 1, kInfinite}},
-      {"learning_rate", &TrainSettings::learning_rate, {kNan, -1e-3, 1e30, kInfinite}},
+      {"learning_rate", &TrainSettings::learning_rate, {kNan, -1e-3, kInfinite}},
       {"min_lr", &TrainSettings::min_lr, {-1, -0.5, 1, kInfinite}},  // NaN: not given
       {"beta1", &TrainSettings::beta1, {kNan, -0.1, 1, 2}},
       {"beta2", &TrainSettings::beta2, {kNan, -0.1, 1, 2}},

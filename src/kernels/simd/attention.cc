@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/buffer.h"
@@ -503,13 +504,18 @@ HWY_INLINE Vec Shares(Vec total) {
   return hn::IfThenZeroElse(hn::Eq(total, hn::Zero(d)), hn::Div(hn::Set(d, 1.0f), total));
 }
 
-// lse = max + ln total for the kLanes rows from r0 on, -inf for a row that sees no key.
+// max + ln total, -inf for a row that sees no key.
+HWY_INLINE Vec Lse(Vec max, Vec total) {
+  const Tag d;
+  const auto blind = hn::Eq(total, hn::Zero(d));
+  return hn::IfThenElse(blind, hn::Set(d, kHidden), hn::Add(max, Log(total)));
+}
+
+// lse of the kLanes rows from r0 on.
 void StoreLse(const AttentionArgs<>& a, const Rows& rows, int64_t r0, Vec max, Vec total) {
   if (!a.lse) return;
-  const Tag d;
   alignas(64) float lse[kLanes];
-  const auto blind = hn::Eq(total, hn::Zero(d));
-  hn::Store(hn::IfThenElse(blind, hn::Set(d, kHidden), hn::Add(max, Log(total))), d, lse);
+  hn::Store(Lse(max, total), Tag(), lse);
   const int64_t lanes = std::min(kLanes, rows.count - r0);
   for (int64_t l = 0; l < lanes; ++l) a.lse[RowIndex(a, rows, r0 + l)] = lse[l];
 }
@@ -613,11 +619,14 @@ void LaneFactors(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t
   }
 }
 
+// Dots start from 0: with one channel a bare product would be left for the compiler to fuse with
+// the subtraction behind it, here but not there.
+
 // x · y[0 .. kD - 1], the second broadcast.
 template <int kD>
 HWY_INLINE Vec Dot(const Vec* x, const float* y) {
   const Tag d;
-  Vec dot = hn::Mul(x[0], hn::Set(d, y[0]));
+  Vec dot = hn::MulAdd(x[0], hn::Set(d, y[0]), hn::Zero(d));
   for (int i = 1; i < kD; ++i) dot = hn::MulAdd(x[i], hn::Set(d, y[i]), dot);
   return dot;
 }
@@ -689,12 +698,149 @@ void ForwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   }
 }
 
+// ---- Small heads of short sequences: heads in the lanes, so that no hidden score is computed. The
+// numbers of each head meet the same operations in the same order as with queries in the lanes.
+
+// The key/value heads first .. first + count - 1 of all sequences, counted sequence by sequence:
+// where each lane's numbers lie at position 0 of its first query head. Lanes without a head repeat
+// the last.
+struct LaneHeads {
+  int64_t count;
+  int64_t q[kLanes], kv[kLanes], z[kLanes], row[kLanes];
+
+  LaneHeads(const AttentionArgs<>& a, int64_t first)
+      : count(std::min(kLanes, a.B * a.Hkv - first)) {
+    const int64_t group = a.H / a.Hkv;
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const int64_t head = first + std::min(l, count - 1), b = head / a.Hkv, h = head % a.Hkv;
+      q[l] = b * a.q_batch + h * group * a.D;
+      kv[l] = b * a.kv_batch + h * a.kv_head;
+      z[l] = (b * a.T_ * a.H + h * group) * a.D;
+      row[l] = (b * a.H + h * group) * a.T_;
+    }
+  }
+};
+
+// out[i] lane l = x[offsets[l] + i].
+template <int kD>
+HWY_INLINE void ReadLanes(const float* x, const int64_t* offsets, Vec* out) {
+  const Tag d;
+  alignas(64) float rows[kLanes * kD];
+  for (int64_t l = 0; l < kLanes; ++l) std::memcpy(rows + l * kD, x + offsets[l], kD * sizeof(*x));
+  if constexpr (kD == 1) out[0] = hn::Load(d, rows);
+  if constexpr (kD == 2) hn::LoadInterleaved2(d, rows, out[0], out[1]);
+  if constexpr (kD == 3) hn::LoadInterleaved3(d, rows, out[0], out[1], out[2]);
+  if constexpr (kD == 4) hn::LoadInterleaved4(d, rows, out[0], out[1], out[2], out[3]);
+}
+
+// x[offsets[l] + i] = in[i] lane l for the first `count` lanes.
+template <int kD>
+HWY_INLINE void WriteLanes(const Vec* in, const int64_t* offsets, int64_t count, float* x) {
+  const Tag d;
+  alignas(64) float rows[kLanes * kD];
+  if constexpr (kD == 1) hn::Store(in[0], d, rows);
+  if constexpr (kD == 2) hn::StoreInterleaved2(in[0], in[1], d, rows);
+  if constexpr (kD == 3) hn::StoreInterleaved3(in[0], in[1], in[2], d, rows);
+  if constexpr (kD == 4) hn::StoreInterleaved4(in[0], in[1], in[2], in[3], d, rows);
+  for (int64_t l = 0; l < count; ++l) std::memcpy(x + offsets[l], rows + l * kD, kD * sizeof(*x));
+}
+
+// out [S, kD, kLanes] from the keys or values x.
+template <int kD>
+void PackLanes(const AttentionArgs<>& a, const LaneHeads& heads, const float* x, float* out) {
+  for (int64_t s = 0; s < a.S; ++s) {
+    Vec row[kD];
+    ReadLanes<kD>(x + s * a.kv_row, heads.kv, row);
+    for (int i = 0; i < kD; ++i) hn::Store(row[i], Tag(), out + (s * kD + i) * kLanes);
+  }
+}
+
+// Dropout factors [S, kLanes] of query t of query head g of each lane's group.
+void HeadFactors(const AttentionArgs<>& a, const LaneHeads& heads, int64_t g, int64_t t,
+                 float* factors) {
+  alignas(64) float row[kTile];
+  for (int64_t l = 0; l < heads.count; ++l) {
+    DropoutFactors(a.dropout, (heads.row[l] + g * a.T_ + t) * a.S, a.S, row);
+    for (int64_t s = 0; s < a.S; ++s) factors[s * kLanes + l] = row[s];
+  }
+}
+
+// x · y[0 .. kD - 1], lane by lane.
+template <int kD>
+HWY_INLINE Vec LaneDot(const Vec* x, const float* y) {
+  const Tag d;
+  Vec dot = hn::MulAdd(x[0], hn::Load(d, y), hn::Zero(d));
+  for (int i = 1; i < kD; ++i) dot = hn::MulAdd(x[i], hn::Load(d, y + i * kLanes), dot);
+  return dot;
+}
+
+template <int kD>
+void ForwardHeads(const AttentionArgs<>& a, int64_t first_head) {
+  const Tag d;
+  const LaneHeads heads(a, first_head);
+  const Sight sight(a, 0);
+  alignas(64) float keys[kTile * kD * kLanes], values[kTile * kD * kLanes];
+  alignas(64) float scores[kTile * kLanes], factors[kTile * kLanes] = {}, lse[kLanes];
+  PackLanes<kD>(a, heads, a.k, keys);
+  PackLanes<kD>(a, heads, a.v, values);
+  for (int64_t t = 0; t < a.T_; ++t) {
+    const int64_t first = std::max<int64_t>(0, sight.First(t)), last = sight.Last(t);
+    for (int64_t g = 0; g < a.H / a.Hkv; ++g) {
+      Vec q[kD], z[kD], max = hn::Set(d, kHidden), sum = hn::Zero(d);
+      ReadLanes<kD>(a.q + t * a.q_row + g * kD, heads.q, q);
+      for (int i = 0; i < kD; ++i) {
+        q[i] = hn::Mul(hn::Set(d, a.scale), q[i]);
+        z[i] = hn::Zero(d);
+      }
+      for (int64_t s = first; s < last; ++s) {
+        const Vec score = LaneDot<kD>(q, keys + s * kD * kLanes);
+        max = hn::Max(max, score);
+        hn::Store(score, d, scores + s * kLanes);
+      }
+      const Vec base = hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, kHidden)), max);
+      const bool drop = a.dropout.p > 0;
+      if (drop) HeadFactors(a, heads, g, t, factors);
+      for (int64_t s = first; s < last; ++s) {
+        Vec weight = Exp(hn::Sub(hn::Load(d, scores + s * kLanes), base));
+        sum = hn::Add(sum, weight);
+        if (drop) weight = hn::Mul(weight, hn::Load(d, factors + s * kLanes));
+        for (int i = 0; i < kD; ++i) {
+          z[i] = hn::MulAdd(weight, hn::Load(d, values + (s * kD + i) * kLanes), z[i]);
+        }
+      }
+      const Vec share = Shares(sum);
+      for (int i = 0; i < kD; ++i) z[i] = hn::Mul(z[i], share);
+      WriteLanes<kD>(z, heads.z, heads.count, a.z + (t * a.H + g) * kD);
+      if (a.lse == nullptr) continue;
+      hn::Store(Lse(max, sum), d, lse);
+      for (int64_t l = 0; l < heads.count; ++l) a.lse[heads.row[l] + g * a.T_ + t] = lse[l];
+    }
+  }
+}
+
+// Whether heads rather than queries fill the lanes: short sequences, and enough of them.
+bool HeadsFillLanes(const AttentionArgs<>& a) {
+  return a.S <= kTile && a.lengths == nullptr && a.B * a.Hkv >= kLanes;
+}
+
+// run(a, first) for the first head of each kLanes of them.
+template <class Run>
+void ForLaneHeads(const AttentionArgs<>& a, const Run& run) {
+  ForItems((a.B * a.Hkv + kLanes - 1) / kLanes, kLanes * a.T_ * a.H / a.Hkv * a.S * a.D,
+           [&](int64_t item) { run(a, item * kLanes); });
+}
+
+using HeadsFunction = void (*)(const AttentionArgs<>&, int64_t);
+constexpr HeadsFunction kForwardHeads[kSmallWidth] = {ForwardHeads<1>, ForwardHeads<2>,
+                                                      ForwardHeads<3>, ForwardHeads<4>};
+
 using RowsFunction = void (*)(const AttentionArgs<>&, const Rows&);
 constexpr RowsFunction kForwardLanes[kSmallWidth] = {ForwardLanes<1>, ForwardLanes<2>,
                                                      ForwardLanes<3>, ForwardLanes<4>};
 
 void Forward(const AttentionArgs<>& a) {
   if (a.B * a.T_ * a.H * a.D == 0) return;
+  if (a.D <= kSmallWidth && HeadsFillLanes(a)) return ForLaneHeads(a, kForwardHeads[a.D - 1]);
   const int64_t group = a.H / a.Hkv;
   const auto tiles = [&](int64_t heads) {
     return (a.T_ * heads + kForwardRows - 1) / kForwardRows;
@@ -859,6 +1005,14 @@ void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, in
             [&](int64_t r) { return a.dq + (QueryRow(a, rows, r) - a.q); });
 }
 
+// delta of LoadRowSums for a row in each lane.
+template <int kD>
+HWY_INLINE Vec RowDelta(const Vec* z, const Vec* dz) {
+  Vec delta = hn::MulAdd(z[0], dz[0], hn::Zero(Tag()));
+  for (int i = 1; i < kD; ++i) delta = hn::MulAdd(z[i], dz[i], delta);
+  return delta;
+}
+
 // One key/value head of small width: dq with queries in the lanes, then dk and dv with keys there.
 template <int kD>
 void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
@@ -869,8 +1023,8 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   float* delta = scratch.Take(count + kLanes);
   float* lse = scratch.Take(count + kLanes);
   float* scaled = scratch.Take(count * kD);
-  LoadRowSums(a, rows, delta, lse);
   for (int64_t r = 0; r < count; ++r) {
+    lse[r] = a.lse[RowIndex(a, rows, r)];
     for (int i = 0; i < kD; ++i) scaled[r * kD + i] = a.scale * QueryRow(a, rows, r)[i];
   }
 
@@ -880,13 +1034,17 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
   const float* v = a.v + KeyOffset(a, rows);
   for (int64_t r0 = 0; r0 < count; r0 += kLanes) {
     const LaneSight lanes(sight, rows, r0);
-    Vec q[kD], dz[kD], dq[kD];
+    Vec q[kD], z[kD], dz[kD], dq[kD];
     Gather<kD>(
         lanes.rows, 1, [&](int64_t l) { return scaled + (r0 + l) * kD; }, q);
     Gather<kD>(
+        lanes.rows, 1, [&](int64_t l) { return a.z + OutputOffset(a, rows, r0 + l); }, z);
+    Gather<kD>(
         lanes.rows, 1, [&](int64_t l) { return a.dz + OutputOffset(a, rows, r0 + l); }, dz);
+    const Vec mean = RowDelta<kD>(z, dz);
+    hn::Store(mean, d, delta + r0);
     for (int i = 0; i < kD; ++i) dq[i] = hn::Zero(d);
-    const Vec base = hn::LoadU(d, lse + r0), mean = hn::LoadU(d, delta + r0);
+    const Vec base = hn::LoadU(d, lse + r0);
     for (int64_t s = lanes.begin; s < lanes.end; ++s) {
       const int64_t j = (s - lanes.begin) % kTile;
       if (a.dropout.p > 0 && j == 0) {
@@ -944,6 +1102,72 @@ void BackwardLanes(const AttentionArgs<>& a, const Rows& rows) {
 constexpr RowsFunction kBackwardLanes[kSmallWidth] = {BackwardLanes<1>, BackwardLanes<2>,
                                                       BackwardLanes<3>, BackwardLanes<4>};
 
+// The same with heads in the lanes, in one visit of each weight.
+template <int kD>
+void BackwardHeads(const AttentionArgs<>& a, int64_t first_head) {
+  const Tag d;
+  const LaneHeads heads(a, first_head);
+  const Sight sight(a, 0);
+  const int64_t size = a.S * kD * kLanes;
+  alignas(64) float factors[kTile * kLanes] = {}, lse[kLanes];
+  Scratch scratch(4 * size);
+  float* keys = scratch.Take(size);
+  float* values = scratch.Take(size);
+  float* dk = scratch.Take(2 * size);
+  float* dv = dk + size;
+  PackLanes<kD>(a, heads, a.k, keys);
+  PackLanes<kD>(a, heads, a.v, values);
+  std::fill(dk, dk + 2 * size, 0.0f);
+  for (int64_t t = 0; t < a.T_; ++t) {
+    const int64_t first = std::max<int64_t>(0, sight.First(t)), last = sight.Last(t);
+    for (int64_t g = 0; g < a.H / a.Hkv; ++g) {
+      Vec q[kD], z[kD], dz[kD], dq[kD];
+      ReadLanes<kD>(a.q + t * a.q_row + g * kD, heads.q, q);
+      ReadLanes<kD>(a.z + (t * a.H + g) * kD, heads.z, z);
+      ReadLanes<kD>(a.dz + (t * a.H + g) * kD, heads.z, dz);
+      for (int i = 0; i < kD; ++i) {
+        q[i] = hn::Mul(hn::Set(d, a.scale), q[i]);
+        dq[i] = hn::Zero(d);
+      }
+      for (int64_t l = 0; l < kLanes; ++l) lse[l] = a.lse[heads.row[l] + g * a.T_ + t];
+      const Vec base = hn::Load(d, lse), mean = RowDelta<kD>(z, dz);
+      const bool drop = a.dropout.p > 0;
+      if (drop) HeadFactors(a, heads, g, t, factors);
+      for (int64_t s = first; s < last; ++s) {
+        const int64_t at = s * kD * kLanes;
+        const Vec weight = Exp(hn::Sub(LaneDot<kD>(q, keys + at), base));
+        Vec dweight = LaneDot<kD>(dz, values + at), kept = weight;
+        if (drop) {
+          const Vec factor = hn::Load(d, factors + s * kLanes);
+          dweight = hn::Mul(dweight, factor);
+          kept = hn::Mul(kept, factor);
+        }
+        const Vec dscore = hn::Mul(weight, hn::Sub(dweight, mean));
+        for (int i = 0; i < kD; ++i) {
+          const int64_t c = at + i * kLanes;
+          dq[i] = hn::MulAdd(dscore, hn::Load(d, keys + c), dq[i]);
+          hn::Store(hn::MulAdd(kept, dz[i], hn::Load(d, dv + c)), d, dv + c);
+          hn::Store(hn::MulAdd(dscore, q[i], hn::Load(d, dk + c)), d, dk + c);
+        }
+      }
+      for (int i = 0; i < kD; ++i) dq[i] = hn::Mul(dq[i], hn::Set(d, a.scale));
+      WriteLanes<kD>(dq, heads.q, heads.count, a.dq + t * a.q_row + g * kD);
+    }
+  }
+  for (int64_t s = 0; s < a.S; ++s) {
+    Vec row_k[kD], row_v[kD];
+    for (int i = 0; i < kD; ++i) {
+      row_k[i] = hn::Load(d, dk + (s * kD + i) * kLanes);
+      row_v[i] = hn::Load(d, dv + (s * kD + i) * kLanes);
+    }
+    WriteLanes<kD>(row_k, heads.kv, heads.count, a.dk + s * a.kv_row);
+    WriteLanes<kD>(row_v, heads.kv, heads.count, a.dv + s * a.kv_row);
+  }
+}
+
+constexpr HeadsFunction kBackwardHeads[kSmallWidth] = {BackwardHeads<1>, BackwardHeads<2>,
+                                                       BackwardHeads<3>, BackwardHeads<4>};
+
 // Sets dq from the shares [strips, rows, padded] of it, added in order into the first.
 void SumStrips(const AttentionArgs<>& a, const Rows& rows, int64_t strips, float* shares) {
   const Tag d;
@@ -960,6 +1184,7 @@ void SumStrips(const AttentionArgs<>& a, const Rows& rows, int64_t strips, float
 
 void Backward(const AttentionArgs<>& a) {
   if (a.B * a.T_ * a.H * a.D == 0) return;
+  if (a.D <= kSmallWidth && HeadsFillLanes(a)) return ForLaneHeads(a, kBackwardHeads[a.D - 1]);
   const int64_t group = a.H / a.Hkv, heads = a.B * a.Hkv, rows = a.T_ * group;
   const int64_t tiles = (a.S + kTile - 1) / kTile;
   // Few key/value heads are cut into strips of key tiles, each with a dq of its own.

@@ -75,9 +75,54 @@ void CrossEntropyRow(const CrossEntropyArgs<>& args, int64_t r) {
   logits[target] -= args.scale;
 }
 
+// As many rows of a narrow vocabulary as there are lanes, one in each.
+void CrossEntropyColumns(const CrossEntropyArgs<>& args, int64_t first, size_t count) {
+  constexpr size_t kMaxLanes = hn::MaxLanes(FloatTag());
+  const FloatTag d;
+  const size_t V = args.V, N = hn::Lanes(d);
+  float* logits = args.logits + first * args.V;
+  const int32_t* targets = args.targets + first;
+  HWY_ALIGN float x[kNarrow * kMaxLanes], maxima[kMaxLanes], sums[kMaxLanes];
+  ReadColumns(logits, count, V, x);
+  FloatVec max = Set(-std::numeric_limits<float>::infinity()), sum = hn::Zero(d);
+  for (size_t c = 0; c < V; ++c) max = hn::Max(max, hn::Load(d, x + c * N));
+  for (size_t c = 0; c < V; ++c) {
+    const FloatVec e = Exp(d, hn::Sub(hn::Load(d, x + c * N), max));
+    sum = hn::Add(sum, e);
+    hn::Store(e, d, x + c * N);
+  }
+  hn::Store(max, d, maxima);
+  hn::Store(sum, d, sums);
+  for (size_t l = 0; l < count; ++l) {
+    args.loss[first + l] = targets[l] < 0
+                               ? 0
+                               : std::log(static_cast<double>(sums[l])) +
+                                     (static_cast<double>(maxima[l]) - logits[l * V + targets[l]]);
+  }
+  if (!args.backward) return;
+  const FloatVec factor = hn::Div(Set(args.scale), sum);
+  for (size_t c = 0; c < V; ++c) {
+    hn::Store(hn::Mul(hn::Load(d, x + c * N), factor), d, x + c * N);
+  }
+  WriteColumns(x, count, V, logits);
+  for (size_t l = 0; l < count; ++l) {
+    if (targets[l] < 0) {
+      std::memset(logits + l * V, 0, V * sizeof(float));
+    } else {
+      logits[l * V + targets[l]] -= args.scale;
+    }
+  }
+}
+
 void CrossEntropy(const CrossEntropyArgs<>& args) {
   const Split split = SplitRows(args.rows, args.V);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
+    if (args.V <= static_cast<int64_t>(kNarrow)) {
+      const int64_t begin = split.begin(piece);
+      return ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
+        CrossEntropyColumns(args, begin + i, lanes.count());
+      });
+    }
     for (int64_t r = split.begin(piece); r < split.end(piece); ++r) CrossEntropyRow(args, r);
   });
 }

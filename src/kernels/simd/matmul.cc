@@ -41,22 +41,22 @@ constexpr int kCacheLine = 16;  // floats
 
 constexpr int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// The first min(n, kLanes) numbers at p, the rest 0; nothing beyond them is read.
-HWY_INLINE V LoadFirst(const float* HWY_RESTRICT p, int64_t n) {
-  const D d;
-  if (n >= kLanes) return hn::LoadU(d, p);
+// The first min(n, lanes) numbers at p, the rest 0; nothing beyond them is read.
+template <class Tag>
+HWY_INLINE hn::Vec<Tag> LoadFirst(Tag d, const float* HWY_RESTRICT p, int64_t n) {
+  if (n >= static_cast<int64_t>(hn::MaxLanes(d))) return hn::LoadU(d, p);
 #if HWY_TARGET <= HWY_AVX2
   return hn::MaskedLoad(hn::FirstN(d, n), d, p);
 #else
-  float lanes[kLanes] = {};
+  float lanes[hn::MaxLanes(Tag())] = {};
   std::memcpy(lanes, p, n * sizeof(float));
   return hn::LoadU(d, lanes);
 #endif
 }
 
-HWY_INLINE void StoreFirst(V v, float* HWY_RESTRICT p, int64_t n) {
-  const D d;
-  if (n >= kLanes) {
+template <class Tag>
+HWY_INLINE void StoreFirst(hn::Vec<Tag> v, Tag d, float* HWY_RESTRICT p, int64_t n) {
+  if (n >= static_cast<int64_t>(hn::MaxLanes(d))) {
     hn::StoreU(v, d, p);
   } else {
     hn::BlendedStore(v, hn::FirstN(d, n), d, p);
@@ -131,11 +131,11 @@ void RunTile(int64_t rows, int64_t vectors, const TileArgs& args) {
   kTiles[(rows - 1) * kVectors + vectors - 1](args);
 }
 
-#if HWY_TARGET != HWY_SCALAR
 // At most 256 bits: half as wide, loads and shuffles are more than twice as many per cycle.
 using Narrow = hn::CappedTag<float, 8>;
 constexpr int kNarrow = hn::MaxLanes(Narrow());
 
+#if HWY_TARGET != HWY_SCALAR
 // Writes numbers k .. k+3 of kNarrow lines as four rows: to[q·width + i] = lines[i][k + q].
 HWY_INLINE void Transpose4(const float* const* HWY_RESTRICT lines, int64_t k, int64_t width,
                            float* HWY_RESTRICT to) {
@@ -162,8 +162,6 @@ HWY_INLINE void Transpose4(const float* const* HWY_RESTRICT lines, int64_t k, in
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * width);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * width);
 }
-#else
-constexpr int kNarrow = 1;
 #endif
 
 // panel[k][n] = src[n·step + k·k_step] for n < count, k < K; one of the steps is 1. The panel's
@@ -176,7 +174,7 @@ void Pack(const float* src, int64_t step, int64_t k_step, int64_t count, int64_t
   if (step == 1) {
     for (int64_t k = 0; k < K; ++k) {
       for (int64_t n = 0; n < width; n += kLanes) {
-        const V v = n < count ? LoadFirst(src + k * k_step + n, count - n) : hn::Zero(d);
+        const V v = n < count ? LoadFirst(d, src + k * k_step + n, count - n) : hn::Zero(d);
         hn::StoreU(v, d, panel + k * width + n);
       }
     }
@@ -208,17 +206,17 @@ void Finish(const MatmulArgs<>& args, const float* sums, int64_t sums_row, int64
     for (int64_t j = 0; j < columns; j += kLanes) {
       const int64_t n = columns - j, at = (i0 + i) * args.ldc + j0 + j;
       V sum = hn::LoadU(d, sums + i * sums_row + j);
-      if (args.bias != nullptr) sum = hn::Add(sum, LoadFirst(args.bias + j0 + j, n));
-      if (args.residual != nullptr) sum = hn::Add(sum, LoadFirst(args.residual + at, n));
+      if (args.bias != nullptr) sum = hn::Add(sum, LoadFirst(d, args.bias + j0 + j, n));
+      if (args.residual != nullptr) sum = hn::Add(sum, LoadFirst(d, args.residual + at, n));
       if (args.epilogue == Epilogue::kGelu) {
-        StoreFirst(Gelu(d, sum), args.aux + at, n);
+        StoreFirst(Gelu(d, sum), d, args.aux + at, n);
       } else if (args.epilogue == Epilogue::kGeluBackward) {
         V y, dy;
-        GeluWithDerivative(d, LoadFirst(args.aux + at, n), y, dy);
-        StoreFirst(y, args.aux + at, n);
+        GeluWithDerivative(d, LoadFirst(d, args.aux + at, n), y, dy);
+        StoreFirst(y, d, args.aux + at, n);
         sum = hn::Mul(sum, dy);
       }
-      StoreFirst(sum, args.c + at, n);
+      StoreFirst(sum, d, args.c + at, n);
     }
   }
 }
@@ -229,7 +227,7 @@ void LoadC(const MatmulArgs<>& args, float* sums, int64_t sums_row, int64_t i0, 
   for (int64_t i = 0; i < rows; ++i) {
     const float* c = args.c + (i0 + i) * args.ldc + j0;
     for (int64_t j = 0; j < columns; j += kLanes) {
-      hn::StoreU(LoadFirst(c + j, columns - j), d, sums + i * sums_row + j);
+      hn::StoreU(LoadFirst(d, c + j, columns - j), d, sums + i * sums_row + j);
     }
   }
 }
@@ -432,10 +430,101 @@ void DirectMatmul(const MatmulArgs<>& args) {
   });
 }
 
+// ---- Narrow products: all of B in a strip in the first cache, and sums in registers alone.
+
+constexpr int64_t kNarrowDepth = 64;
+constexpr int64_t kNarrowNumbers = 4096;  // of C in a piece: the first cache keeps them
+
+// Rows i .. i + kTileRows - 1 of C before an epilogue; strip [K, kVec vectors].
+template <class Tag, int kTileRows, int kVec>
+HWY_INLINE void NarrowTile(const MatmulArgs<>& args, const float* HWY_RESTRICT strip, int64_t i) {
+  const Tag d;
+  constexpr int64_t kVector = hn::MaxLanes(Tag());
+  const int64_t a_row = args.a_row, a_col = args.a_col, at = i * args.ldc;
+  const float* a = args.a + i * a_row;
+  hn::Vec<Tag> sum[kTileRows][kVec];
+#pragma GCC unroll 16
+  for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) {
+      const float* c = args.c + at + r * args.ldc + j * kVector;
+      sum[r][j] = args.accumulate ? LoadFirst(d, c, args.N - j * kVector) : hn::Zero(d);
+    }
+  }
+  for (int64_t k = 0; k < args.K; ++k, a += a_col, strip += kVec * kVector) {
+    hn::Vec<Tag> b[kVec];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVec; ++j) b[j] = hn::LoadU(d, strip + j * kVector);
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r) {
+      const auto x = hn::Set(d, a[r * a_row]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVec; ++j) sum[r][j] = hn::MulAdd(x, b[j], sum[r][j]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int j = 0; j < kVec; ++j) {
+    const int64_t n = args.N - j * kVector;
+    if (args.bias != nullptr) {
+      const auto bias = LoadFirst(d, args.bias + j * kVector, n);
+#pragma GCC unroll 16
+      for (int r = 0; r < kTileRows; ++r) sum[r][j] = hn::Add(sum[r][j], bias);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r) {
+      const int64_t to = at + r * args.ldc + j * kVector;
+      if (args.residual != nullptr) {
+        sum[r][j] = hn::Add(sum[r][j], LoadFirst(d, args.residual + to, n));
+      }
+      StoreFirst(sum[r][j], d, args.c + to, n);
+    }
+  }
+}
+
+// The epilogue on n finished numbers of C, `at` from its start.
+void NarrowEpilogue(const MatmulArgs<>& args, int64_t at, int64_t n) {
+  const D d;
+  float* c = args.c + at;
+  float* aux = args.aux + at;
+  for (int64_t j = 0; j < n; j += kLanes) {
+    if (args.epilogue == Epilogue::kGelu) {
+      StoreFirst(Gelu(d, LoadFirst(d, c + j, n - j)), d, aux + j, n - j);
+    } else {
+      V y, dy;
+      GeluWithDerivative(d, LoadFirst(d, aux + j, n - j), y, dy);
+      StoreFirst(y, d, aux + j, n - j);
+      StoreFirst(hn::Mul(LoadFirst(d, c + j, n - j), dy), d, c + j, n - j);
+    }
+  }
+}
+
+template <class Tag, int kVec>
+void NarrowMatmul(const MatmulArgs<>& args) {
+  constexpr int64_t kColumns = kVec * hn::MaxLanes(Tag());
+  constexpr int kTileRows = kRows / kVec < 8 ? kRows / kVec : 8;
+  alignas(64) float strip[kNarrowDepth * (kWidth > kColumns ? kWidth : kColumns)];
+  Pack(args.b, args.b_col, args.b_row, args.N, args.K, kColumns, strip);
+  const int64_t height = std::max<int64_t>(1, kNarrowNumbers / args.N);
+  Run(2.0 * args.M * args.N * args.K, (args.M + height - 1) / height, [&](int64_t piece) HWY_ATTR {
+    const int64_t begin = piece * height, end = std::min(args.M, begin + height);
+    int64_t i = begin;
+    for (; i + kTileRows <= end; i += kTileRows) NarrowTile<Tag, kTileRows, kVec>(args, strip, i);
+    for (; i < end; ++i) NarrowTile<Tag, 1, kVec>(args, strip, i);
+    if (args.epilogue == Epilogue::kNone) return;
+    if (args.ldc == args.N) return NarrowEpilogue(args, begin * args.N, (end - begin) * args.N);
+    for (i = begin; i < end; ++i) NarrowEpilogue(args, i * args.ldc, args.N);
+  });
+}
+
 }  // namespace
 
 void MatmulTarget(const MatmulArgs<>& args) {
   if (args.M <= 0 || args.N <= 0) return;
+  if (args.N <= kWidth && args.K <= kNarrowDepth) {
+    if (args.N <= kNarrow) return NarrowMatmul<Narrow, 1>(args);
+    if (args.N <= kLanes) return NarrowMatmul<D, 1>(args);
+    return NarrowMatmul<D, kVectors>(args);
+  }
   // Packing pays from some rows on, and never for a B that stays in the first cache anyway.
   if (args.M > 4 * kRows && args.N * args.K > 4096 && PackedMatmul(args)) return;
   DirectMatmul(args);

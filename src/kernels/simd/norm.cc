@@ -88,7 +88,93 @@ void ForRows(const NormArgs<>& args, const Body& body) {
   });
 }
 
+// ---- Narrow rows, one in each lane.
+
+constexpr size_t kMaxLanes = hn::MaxLanes(FloatTag());
+
+// body(r, lanes) for as many rows from r on as there are lanes.
+template <class Body>
+void ForRowLanes(const NormArgs<>& args, const Body& body) {
+  const Split split = SplitRows(args.rows, args.C);
+  ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
+    const int64_t begin = split.begin(piece);
+    ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR { body(begin + i, lanes); });
+  });
+}
+
+HWY_INLINE FloatVec SumColumns(const float* columns, size_t C) {
+  const FloatTag d;
+  FloatVec sum = hn::Zero(d);
+  for (size_t c = 0; c < C; ++c) sum = hn::Add(sum, hn::Load(d, columns + c * hn::Lanes(d)));
+  return sum;
+}
+
+// columns [C, N] lose their mean, and then what rounding left of it, which is returned.
+HWY_INLINE FloatVec Centre(float* columns, size_t C, FloatVec mean) {
+  const FloatTag d;
+  const size_t N = hn::Lanes(d);
+  for (size_t c = 0; c < C; ++c) {
+    hn::Store(hn::Sub(hn::Load(d, columns + c * N), mean), d, columns + c * N);
+  }
+  const FloatVec rest = hn::Div(SumColumns(columns, C), Set(static_cast<float>(C)));
+  for (size_t c = 0; c < C; ++c) {
+    hn::Store(hn::Sub(hn::Load(d, columns + c * N), rest), d, columns + c * N);
+  }
+  return rest;
+}
+
+// y of rows from their centred columns, which are used up.
+template <class Lanes>
+HWY_INLINE void ApplyColumns(const NormArgs<>& args, int64_t r, Lanes lanes, FloatVec rstd,
+                             float* columns) {
+  const FloatTag d;
+  const size_t C = args.C, N = hn::Lanes(d);
+  for (size_t c = 0; c < C; ++c) {
+    const FloatVec xhat = hn::Mul(hn::Load(d, columns + c * N), rstd);
+    const FloatVec gain = Set(args.gain[c]);
+    hn::Store(
+        args.bias == nullptr ? hn::Mul(xhat, gain) : hn::MulAdd(xhat, gain, Set(args.bias[c])), d,
+        columns + c * N);
+  }
+  WriteColumns(columns, lanes.count(), C, args.y + r * C);
+}
+
+void NarrowForward(const NormArgs<>& args) {
+  ForRowLanes(args, [&](int64_t r, auto lanes) HWY_ATTR {
+    const FloatTag d;
+    const size_t C = args.C, N = hn::Lanes(d);
+    const FloatVec width = Set(static_cast<float>(C));
+    HWY_ALIGN float x[kNarrow * kMaxLanes];
+    ReadColumns(args.x + r * C, lanes.count(), C, x);
+    if (!args.rms) {
+      const FloatVec mean = hn::Div(SumColumns(x, C), width);
+      lanes.Store(mean, args.mean + r);
+      Centre(x, C, mean);
+    }
+    FloatVec squares = hn::Zero(d);
+    for (size_t c = 0; c < C; ++c) {
+      const FloatVec v = hn::Load(d, x + c * N);
+      squares = hn::MulAdd(v, v, squares);
+    }
+    const FloatVec variance = hn::Add(hn::Div(squares, width), Set(static_cast<float>(args.eps)));
+    const FloatVec rstd = hn::Div(Set(1.0f), hn::Sqrt(variance));
+    lanes.Store(rstd, args.rstd + r);
+    ApplyColumns(args, r, lanes, rstd, x);
+  });
+}
+
+void NarrowApply(const NormArgs<>& args) {
+  ForRowLanes(args, [&](int64_t r, auto lanes) HWY_ATTR {
+    const size_t C = args.C;
+    HWY_ALIGN float x[kNarrow * kMaxLanes];
+    ReadColumns(args.x + r * C, lanes.count(), C, x);
+    if (!args.rms) Centre(x, C, lanes.Load(args.mean + r));
+    ApplyColumns(args, r, lanes, lanes.Load(args.rstd + r), x);
+  });
+}
+
 void NormForward(const NormArgs<>& args) {
+  if (args.C <= static_cast<int64_t>(kNarrow)) return NarrowForward(args);
   ForRows(args, [&](int64_t first, int64_t count) {
     const int64_t C = args.C;
     const float* x = args.x + first * C;
@@ -107,6 +193,7 @@ void NormForward(const NormArgs<>& args) {
 }
 
 void NormApply(const NormArgs<>& args) {
+  if (args.C <= static_cast<int64_t>(kNarrow)) return NarrowApply(args);
   ForRows(args, [&](int64_t first, int64_t count) {
     const int64_t C = args.C;
     const float* x = args.x + first * C;
@@ -180,6 +267,54 @@ void AddGradients(const NormArgs<>& args, int64_t first, float* dgain, float* db
   });
 }
 
+// dx of the rows from r on, whose terms are added to dgain and dbias [C, N].
+template <class Lanes>
+HWY_INLINE void AddGradientColumns(const NormArgs<>& args, int64_t r, Lanes lanes, float* dgain,
+                                   float* dbias) {
+  const FloatTag d;
+  const size_t C = args.C, N = hn::Lanes(d), count = lanes.count();
+  const FloatVec width = Set(static_cast<float>(C));
+  HWY_ALIGN float x[kNarrow * kMaxLanes], dy[kNarrow * kMaxLanes], dx[kNarrow * kMaxLanes];
+  ReadColumns(args.x + r * C, count, C, x);
+  ReadColumns(args.dy + r * C, count, C, dy);
+  ReadColumns(args.dx + r * C, count, C, dx);
+  const FloatVec rstd = lanes.Load(args.rstd + r);
+  if (!args.rms) Centre(x, C, lanes.Load(args.mean + r));
+  FloatVec mean_g = hn::Zero(d), mean_g_xhat = hn::Zero(d);
+  for (size_t c = 0; c < C; ++c) {
+    const FloatVec xhat = hn::Mul(hn::Load(d, x + c * N), rstd);
+    const FloatVec term = lanes.Keep(hn::Load(d, dy + c * N), hn::Zero(d));
+    const FloatVec g = hn::Mul(term, Set(args.gain[c]));
+    if (!args.rms) mean_g = hn::Add(mean_g, g);
+    mean_g_xhat = hn::MulAdd(g, xhat, mean_g_xhat);
+    hn::Store(hn::MulAdd(term, xhat, hn::Load(d, dgain + c * N)), d, dgain + c * N);
+    hn::Store(hn::Add(term, hn::Load(d, dbias + c * N)), d, dbias + c * N);
+    hn::Store(xhat, d, x + c * N);
+    hn::Store(g, d, dy + c * N);
+  }
+  mean_g = hn::Div(mean_g, width);
+  mean_g_xhat = hn::Div(mean_g_xhat, width);
+  for (size_t c = 0; c < C; ++c) {
+    const FloatVec g = hn::Sub(hn::Load(d, dy + c * N), mean_g);
+    const FloatVec term = hn::NegMulAdd(hn::Load(d, x + c * N), mean_g_xhat, g);
+    hn::Store(hn::MulAdd(rstd, term, hn::Load(d, dx + c * N)), d, dx + c * N);
+  }
+  WriteColumns(dx, count, C, args.dx + r * C);
+}
+
+// sums [2, C]: a run of rows' terms of dgain and dbias.
+void NarrowGradients(const NormArgs<>& args, int64_t begin, int64_t rows, float* sums) {
+  const FloatTag d;
+  const size_t C = args.C, N = hn::Lanes(d);
+  HWY_ALIGN float lane_sums[2 * kNarrow * kMaxLanes] = {};
+  ForVectors(rows, [&](size_t i, auto lanes) HWY_ATTR {
+    AddGradientColumns(args, begin + i, lanes, lane_sums, lane_sums + C * N);
+  });
+  for (size_t c = 0; c < 2 * C; ++c) {
+    sums[c] = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, lane_sums + c * N)));
+  }
+}
+
 // out = (or +=) the sum of `count` arrays of C numbers, `stride` apart.
 void SumPartials(const float* partials, int64_t count, size_t stride, size_t C, bool accumulate,
                  float* out) {
@@ -199,6 +334,9 @@ void NormBackward(const NormArgs<>& args) {
   std::fill(sums, sums + 2 * C, 0.0f);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     float* dgain = sums + piece * 2 * C;
+    if (C <= static_cast<int64_t>(kNarrow)) {
+      return NarrowGradients(args, split.begin(piece), split.length(piece), dgain);
+    }
     float* dbias = dgain + C;
     std::fill(dgain, dgain + 2 * C, 0.0f);
     int64_t r = split.begin(piece);

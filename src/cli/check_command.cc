@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/fields_text.h"
+#include "cli/command.h"
+#include "model/folder.h"
+#include "report/format.h"
+#include "train/presets.h"
+#include "verify/check.h"
+#include "verify/planted.h"
+
+namespace heed {
+namespace {
+
+struct CheckInputs {
+  std::string preset;
+  std::string plant;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("preset", self.preset, "named size with fresh weights, in place of a model");
+    visit("plant", self.plant, "plant a known fault first, to see which checks find it");
+  }
+};
+
+struct CheckRequest {
+  CheckInputs inputs;
+  ModelConfig model;
+  std::vector<std::string> arguments;
+};
+
+nlohmann::ordered_json Document(const CheckReport& report) {
+  // A number that is not finite is null.
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
+  const CheckResult* failed = report.FirstFailed();
+  for (const CheckResult& r : report.results) {
+    nlohmann::ordered_json check = {{"name", r.name},   {"verdict", NameOf(r.verdict)},
+                                    {"value", r.value}, {"bound", r.bound},
+                                    {"tried", r.tried}, {"rules_out", r.rules_out}};
+    if (!r.note.empty()) check["note"] = r.note;
+    if (&r == failed) check["look"] = r.look;
+    checks.push_back(std::move(check));
+  }
+  return {{"verdict", failed == nullptr ? "ok" : "failed"},
+          {"scope", report.scope},
+          {"checks", std::move(checks)}};
+}
+
+// A line of figures for each check, then what it rules out; the first that failed says where to
+// look.
+std::string Table(const CheckReport& report) {
+  constexpr size_t kWidth = 100, kIndent = 9, kFigures = 51;
+  std::string text = Wrap(report.scope, kWidth, 0) + "\n\n";
+  text += fmt::format("{:<8} {:<18} {:>10} {:>10}  {}\n", "verdict", "check", "value", "bound",
+                      "what was tried");
+  const CheckResult* failed = report.FirstFailed();
+  const auto line = [&](const std::string& words) {
+    text += std::string(kIndent, ' ') + Wrap(words, kWidth - kIndent, kIndent) + "\n";
+  };
+  for (const CheckResult& r : report.results) {
+    const bool skipped = r.verdict == CheckVerdict::kSkipped;
+    text += fmt::format("{:<8} {:<18} {:>10} {:>10}  {}\n", NameOf(r.verdict), r.name,
+                        skipped ? "" : FormatFigure(r.value), skipped ? "" : FormatFigure(r.bound),
+                        Wrap(r.tried, kWidth - kFigures, kFigures));
+    if (skipped) {
+      line("not applicable: " + r.note);
+      continue;
+    }
+    line("rules out: " + std::string(r.rules_out));
+    if (!r.note.empty()) line("seen: " + r.note);
+    if (&r == failed) line("LOOK AT: " + std::string(r.look));
+  }
+  return text;
+}
+
+std::string VerdictLine(const CheckReport& report) {
+  int counts[3] = {};
+  for (const CheckResult& r : report.results) ++counts[static_cast<int>(r.verdict)];
+  const CheckResult* failed = report.FirstFailed();
+  return fmt::format("{}: {} checks passed, {} failed, {} not applicable{}\n",
+                     failed == nullptr ? "ok" : "failed", counts[0], counts[1], counts[2],
+                     failed == nullptr
+                         ? ""
+                         : fmt::format("; begin with {}", failed->name));
+}
+
+Result<std::unique_ptr<Gpt>> ModelOf(Session& session, CheckRequest& request,
+                                     const Kernels& kernels) {
+  const CheckInputs& inputs = request.inputs;
+  if (request.arguments.size() + !inputs.preset.empty() != 1) {
+    return BadRequest("MODEL, --preset",
+                      fmt::format("{} models", request.arguments.size() + !inputs.preset.empty()),
+                      "one model's folder, or --preset NAME");
+  }
+  if (inputs.preset.empty()) {
+    constexpr std::string_view kAllowed[] = {"preset",  "plant", "json",     "quiet",
+                                             "threads", "seed",  "reference"};
+    if (const std::string other = session.options.FirstGivenBut(kAllowed); !other.empty()) {
+      return BadRequest(other, "a model's folder beside it", "--preset, for the folder has sizes");
+    }
+    HEED_ASSIGN(LoadedModel loaded, LoadModel(request.arguments[0], kernels));
+    return std::move(loaded.model);
+  }
+  TrainSettings unused;
+  HEED_TRY(ApplyPreset(inputs.preset, &request.model, &unused));
+  HEED_TRY(session.options.Apply());
+  HEED_ASSIGN(std::unique_ptr<Gpt> model, Gpt::Create(request.model, kernels));
+  model->Initialize(static_cast<uint64_t>(session.globals.seed));
+  return model;
+}
+
+Result<Verdict> Run(Session& session, CheckRequest& request) {
+  const CheckInputs& inputs = request.inputs;
+  Kernels kernels = session.globals.reference ? ReferenceKernels() : SimdKernels();
+  if (!inputs.plant.empty()) {
+    HEED_ASSIGN(kernels, PlantedKernels(inputs.plant, kernels));
+  }
+  HEED_ASSIGN(std::unique_ptr<Gpt> model, ModelOf(session, request, kernels));
+  if (!inputs.plant.empty() && model->config().block_size < 2) {
+    return BadRequest("--plant", "a model of one position", "a block_size of at least 2");
+  }
+  const CheckOptions options{static_cast<uint64_t>(session.globals.seed), !inputs.preset.empty()};
+  HEED_ASSIGN(const CheckReport report, CheckModel(std::move(model), options));
+  HEED_TRY(session.terminal.Document(
+      Document(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)));
+  HEED_TRY(session.terminal.Say(Table(report) + "\n" + VerdictLine(report)));
+  return report.FirstFailed() == nullptr ? Verdict::kDone : Verdict::kNegative;
+}
+
+}  // namespace
+
+Command CheckCommand() {
+  Command command;
+  command.name = "check";
+  command.summary = "the diagnostic tests of a model, each with what it rules out";
+  command.explanation =
+      "Asks a model one question after another: shapes, eval, attention's weights, causality, "
+      "rotation, grouped heads, the cache, batches, dropout, gradients, training, files, threads. "
+      "Each answer is a number and a bound, and says what it rules out; the first that fails says "
+      "where to look, for it may explain the later ones. --preset checks fresh weights, of sizes "
+      "that model options may change. Large models are cut first, and the report says to what. "
+      "--plant NAME plants a fault that others have made, to show which checks find it; a name "
+      "that is unknown lists all.";
+  command.example =
+      "heed check runs/first\n"
+      "heed check --preset gpt-nano --position rope --n-head 6 --n-kv-head 2\n"
+      "heed check --preset pico --plant mask_shifted_by_one";
+  command.takes_reference = true;
+  command.declare = [](Options& options) -> CommandBody {
+    auto request = std::make_shared<CheckRequest>();
+    options.BindArguments("[MODEL]", "a model's folder", &request->arguments);
+    options.Bind("Check", request->inputs);
+    options.Bind("Model", request->model);
+    return [request](Session& session) { return Run(session, *request); };
+  };
+  return command;
+}
+
+}  // namespace heed

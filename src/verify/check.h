@@ -1,0 +1,51 @@
+// The diagnosis of a model: one question after another, from shapes to training, each answered by
+// a number and a bound. The order matters: what an earlier check finds explains what later ones
+// see.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "model/gpt.h"
+
+namespace heed {
+
+enum class CheckVerdict { kOk, kFailed, kSkipped };
+
+std::span<const EnumName<CheckVerdict>> EnumNames(CheckVerdict);
+
+struct CheckResult {
+  std::string_view name;
+  std::string_view tried;
+  std::string_view rules_out;
+  std::string_view look;  // where to look when it failed
+  CheckVerdict verdict = CheckVerdict::kSkipped;
+  double value = 0, bound = 0;  // failed when not value <= bound; NaN when skipped
+  std::string note;             // why it was skipped, or what else was seen; may be empty
+};
+
+struct CheckReport {
+  std::string scope;  // what part of the model was run, with its sizes
+  std::vector<CheckResult> results;
+
+  // The first that failed, or null.
+  const CheckResult* FirstFailed() const;
+};
+
+struct CheckOptions {
+  uint64_t seed = 1337;
+  // The weights are Gpt::Initialize's: the loss must start near ln(vocab_size), and for the checks
+  // after it weights are stirred so that no part is idle.
+  bool fresh = false;
+};
+
+// Runs every check; parameters are as they were afterwards only in number. Large models are cut
+// first: see CheckReport::scope. Restores the number of threads. Errors: not enough memory, no
+// folder for temporary files.
+Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, const CheckOptions& options);
+
+}  // namespace heed

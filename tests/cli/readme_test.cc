@@ -1,0 +1,50 @@
+// Every command of the README runs as it stands there, on a short text and for a few updates.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "support/shell.h"
+
+namespace heed {
+namespace {
+
+// The command lines of its code blocks.
+std::vector<std::string> ReadmeCommands() {
+  std::istringstream text(ReadText(HEED_SOURCE_DIR "/README.md"));
+  std::vector<std::string> commands;
+  bool inside = false;
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("```")) {
+      inside = line == "```sh";
+    } else if (inside && line.starts_with("build/heed ")) {
+      commands.push_back(line);
+    }
+  }
+  return commands;
+}
+
+TEST(Readme, EveryCommandRuns) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "build");
+  std::filesystem::create_symlink(HEED_PROGRAM, folder / "build/heed");
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text += "ROMEO: Once upon a time the fox said " + std::to_string(i) + ".\n";
+  WriteText(folder / "input.txt", text);
+  WriteText(folder / "other.txt", text.substr(0, 500));
+  const std::vector<std::string> commands = ReadmeCommands();
+  EXPECT_GE(commands.size(), 5u);
+  for (std::string command : commands) {
+    if (command.find(" train ") != std::string::npos) {
+      // The last value counts: a resumed run goes on for some updates more.
+      command +=
+          command.find("--resume") == std::string::npos ? " --max-iters 4" : " --max-iters 6";
+    }
+    const ShellResult result = Shell(folder.path(), command);
+    EXPECT_EQ(result.exit_code, 0) << command << "\n" << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace heed
