@@ -204,7 +204,7 @@ std::string CacheTable(const Ledger& ledger) {
     text += fmt::format(
         "             query heads 0 to {} read key/value head 0 where it lies: "
         "no copy is made\n",
-        0, c.n_head / c.n_kv_head - 1);
+        c.n_head / c.n_kv_head - 1);
   }
   return text;
 }
