@@ -7,7 +7,7 @@
 #include "io/safetensors.h"
 #include "model/config_json.h"
 #include "support/checks.h"
-#include "support/temp_folder.h"
+#include "support/shell.h"
 #include "tensor/convert.h"
 #include "text/byte_tokenizer.h"
 
@@ -44,7 +44,7 @@ class Folders : public testing::Test {
  protected:
   // A folder with the model's config.json and these tensors.
   void Put(const Gpt& model, const std::vector<Stored>& tensors) {
-    PutBytes(folder_ / "config.json", ModelConfigJson(model.config()));
+    WriteText(folder_ / "config.json", ModelConfigJson(model.config()));
     Write(folder_ / "model.safetensors", tensors);
   }
   std::unique_ptr<Gpt> Load() {
@@ -62,7 +62,7 @@ class Folders : public testing::Test {
     return FullLogits(model, RandomTokens(2 * 7, model.config().vocab_size), 2);
   }
 
-  TempFolder folder_;
+  TemporaryFolder folder_;
   const ModelConfig config_ = Mixes()[0].config;  // GPT-2, tied
   const std::unique_ptr<Gpt> model_ = NoisyModel(config_, SimdKernels());
 };
@@ -80,8 +80,8 @@ TEST_F(Folders, SavedAndLoadedIsTheSameModelAndTheSameBytes) {
     EXPECT_TRUE(SameBits(Logits(*model), Logits(*loaded->model)));
     ASSERT_TRUE(SaveModel(second, *loaded->model, nullptr, /*overwrite=*/false));
     for (const char* file : {"/config.json", "/model.safetensors"}) {
-      EXPECT_EQ(Bytes(first + file), Bytes(second + file)) << file;
-      EXPECT_FALSE(Bytes(first + file).empty()) << file;
+      EXPECT_EQ(ReadText(first + file), ReadText(second + file)) << file;
+      EXPECT_FALSE(ReadText(first + file).empty()) << file;
     }
     EXPECT_FALSE(SaveModel(second, *model, nullptr, /*overwrite=*/false)) << "not overwritten";
   }
@@ -104,7 +104,7 @@ TEST_F(Folders, ThePrefixOfOtherProgramsIsKnown) {
 TEST_F(Folders, ShardsWithAnIndexAreOneModel) {
   const std::vector<Stored> tensors = TensorsOf(*model_);
   const size_t half = tensors.size() / 2;
-  PutBytes(folder_ / "config.json", ModelConfigJson(config_));
+  WriteText(folder_ / "config.json", ModelConfigJson(config_));
   Write(folder_ / "model-00001-of-00002.safetensors", {tensors.begin(), tensors.begin() + half});
   Write(folder_ / "model-00002-of-00002.safetensors", {tensors.begin() + half, tensors.end()});
   nlohmann::json index;
@@ -112,7 +112,7 @@ TEST_F(Folders, ShardsWithAnIndexAreOneModel) {
     index["weight_map"][tensors[i].name] =
         i < half ? "model-00001-of-00002.safetensors" : "model-00002-of-00002.safetensors";
   }
-  PutBytes(folder_ / "model.safetensors.index.json", index.dump());
+  WriteText(folder_ / "model.safetensors.index.json", index.dump());
   const auto loaded = Load();
   ASSERT_TRUE(loaded);
   EXPECT_TRUE(SameBits(Logits(*model_), Logits(*loaded)));
@@ -120,7 +120,7 @@ TEST_F(Folders, ShardsWithAnIndexAreOneModel) {
   std::filesystem::remove(folder_ / "model-00002-of-00002.safetensors");
   EXPECT_THAT(Refusal(), HasSubstr("model-00002-of-00002.safetensors"));
   index["weight_map"]["wte.weight"] = "../elsewhere.safetensors";
-  PutBytes(folder_ / "model.safetensors.index.json", index.dump());
+  WriteText(folder_ / "model.safetensors.index.json", index.dump());
   EXPECT_THAT(Refusal(), HasSubstr("../elsewhere.safetensors"));
 }
 
@@ -188,18 +188,18 @@ TEST_F(Folders, TheSameTensorTwiceIsRefused) {
 TEST_F(Folders, BytesAfterTheLastTensorAreRefused) {
   Put(*model_, TensorsOf(*model_));
   const std::string path = folder_ / "model.safetensors";
-  PutBytes(path, Bytes(path) + "1234");
+  WriteText(path, ReadText(path) + "1234");
   EXPECT_THAT(Refusal(), HasSubstr("model.safetensors"));
   // And bytes that are missing.
-  const std::string all = Bytes(path);
-  PutBytes(path, all.substr(0, all.size() - 8));
+  const std::string all = ReadText(path);
+  WriteText(path, all.substr(0, all.size() - 8));
   EXPECT_THAT(Refusal(), HasSubstr("model.safetensors"));
 }
 
 TEST_F(Folders, AVocabularyLargerThanTheEmbeddingIsRefused) {
   ASSERT_LT(config_.vocab_size, 256);
   Put(*model_, TensorsOf(*model_));
-  PutBytes(folder_ / "tokenizer.json", ByteTokenizer().Json());
+  WriteText(folder_ / "tokenizer.json", ByteTokenizer().Json());
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("tokenizer.json"), HasSubstr("256"), HasSubstr("37")));
 }
 
@@ -223,7 +223,7 @@ TEST_F(Folders, ATiedHeadThatDiffersIsRefusedInEitherOrder) {
 
 TEST_F(Folders, WhatIsNoModelIsSaid) {
   EXPECT_THAT(Refusal(), HasSubstr("config.json"));
-  PutBytes(folder_ / "config.json", ModelConfigJson(config_));
+  WriteText(folder_ / "config.json", ModelConfigJson(config_));
   EXPECT_THAT(Refusal(), HasSubstr("model.safetensors"));
   const auto nowhere = LoadModel(folder_ / "nowhere", SimdKernels());
   ASSERT_FALSE(nowhere);

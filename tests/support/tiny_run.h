@@ -10,7 +10,7 @@
 
 #include "io/metrics.h"
 #include "model/folder.h"
-#include "support/temp_folder.h"
+#include "support/shell.h"
 #include "text/char_tokenizer.h"
 #include "train/trainer.h"
 
@@ -26,7 +26,7 @@ inline std::string TinyText(uint64_t seed = 3, int64_t words = 400) {
 }
 
 struct TinyRun {
-  TempFolder folder;
+  TemporaryFolder folder;
   TrainSettings settings;
   std::unique_ptr<CharTokenizer> tokenizer;
   std::unique_ptr<TextBatches> source;
@@ -75,7 +75,7 @@ struct TinyRun {
     return trainer->Run(stopping);
   }
 
-  std::string ModelBytes() const { return Bytes(folder / "model.safetensors"); }
+  std::string ModelBytes() const { return ReadText(folder / "model.safetensors"); }
   // The lines of metrics.jsonl without what a clock says.
   std::string Metrics() const {
     std::string text;

@@ -47,9 +47,9 @@ class Program {
 };
 
 TEST(Killed, TheRunThatGoesOnIsTheStraightRun) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string text = folder / "text.txt";
-  PutBytes(text, TinyText());
+  WriteText(text, TinyText());
   const auto start = [&](const std::string& out) -> std::vector<std::string> {
     return {"train",
             text,
@@ -85,7 +85,7 @@ TEST(Killed, TheRunThatGoesOnIsTheStraightRun) {
   const auto before = steady_clock::now();
   ASSERT_EQ(Program(start(straight)).Wait(), 0);
   const auto whole = std::chrono::duration_cast<milliseconds>(steady_clock::now() - before).count();
-  const std::string want = Bytes(straight + "/model.safetensors");
+  const std::string want = ReadText(straight + "/model.safetensors");
   ASSERT_FALSE(want.empty());
 
   // A run that has no checkpoint yet is started again.
@@ -113,7 +113,7 @@ TEST(Killed, TheRunThatGoesOnIsTheStraightRun) {
   EXPECT_GE(kills, 5);
   EXPECT_GE(after_a_model, 1);
   ASSERT_EQ(Program(arguments()).Wait(), 0);
-  EXPECT_TRUE(Bytes(killed + "/model.safetensors") == want);
+  EXPECT_TRUE(ReadText(killed + "/model.safetensors") == want);
   const auto rows = *ReadMetrics(killed + "/metrics.jsonl");
   const auto straight_rows = *ReadMetrics(straight + "/metrics.jsonl");
   ASSERT_EQ(rows.size(), straight_rows.size());

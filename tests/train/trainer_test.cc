@@ -38,11 +38,11 @@ TEST(Resume, RowsAfterTheCheckpointAreWrittenAnew) {
   EXPECT_EQ(ResumeDifferences(Plain, 0, 6,
                               [](const std::string& folder) {
                                 const std::string path = folder + "/metrics.jsonl";
-                                const std::string rows = Bytes(path);
+                                const std::string rows = ReadText(path);
                                 MetricsRow row = ReadMetrics(path)->back();
                                 row.iter = 6;
                                 row.train_loss = 99;
-                                PutBytes(path, rows + MetricsLine(row) + R"({"iter":7,"trai)");
+                                WriteText(path, rows + MetricsLine(row) + R"({"iter":7,"trai)");
                               }),
             0);
 }
@@ -83,7 +83,7 @@ TEST(Resume, ADamagedCheckpointIsRefused) {
   run.Make();
   ASSERT_TRUE(run.RunUntil(2));
   const std::string path = run.folder / "checkpoint/state.safetensors";
-  const std::string whole = Bytes(path);
+  const std::string whole = ReadText(path);
   ASSERT_GT(whole.size(), 1000u);
   const std::vector<std::string> damaged = {"",
                                             whole.substr(0, 7),
@@ -92,10 +92,10 @@ TEST(Resume, ADamagedCheckpointIsRefused) {
                                             whole + "x",
                                             std::string(whole.size(), '\xff')};
   for (const std::string& bytes : damaged) {
-    PutBytes(path, bytes);
+    WriteText(path, bytes);
     EXPECT_THAT(RefusalOf(run.trainer->Resume()), HasSubstr("state.safetensors")) << bytes.size();
   }
-  PutBytes(path, whole);
+  WriteText(path, whole);
   EXPECT_TRUE(run.trainer->Resume());
 }
 
