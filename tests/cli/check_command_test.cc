@@ -56,7 +56,8 @@ TEST(CheckCommand, ReadsAFolder) {
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const ShellResult result = Shell(folder.path(), "$heed check run --json");
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  for (const nlohmann::json& check : nlohmann::json::parse(result.out)["checks"]) {
+  const nlohmann::json json = nlohmann::json::parse(result.out);
+  for (const nlohmann::json& check : json["checks"]) {
     if (check["name"] != "start_loss") continue;
     EXPECT_EQ(check["verdict"], "skipped");
   }

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <cstring>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -85,8 +86,11 @@ std::string Zip(const std::vector<Member>& members, const std::string& end_prefi
          Raw(static_cast<uint16_t>(comment.size())) + comment;
 }
 
-Result<NpzFile> Parse(const std::string& file) {
-  return NpzFile::Parse(std::as_bytes(std::span(file)), "dir/evil.npy");
+Result<NpzFile> Parse(std::string file) {
+  // The bytes must outlive the result.
+  static std::deque<std::string> kept;
+  return NpzFile::Parse(std::as_bytes(std::span(kept.emplace_back(std::move(file)))),
+                        "dir/evil.npy");
 }
 
 // numpy 1.24.2 wrote these with savez and savez_compressed. In every number type of both byte
