@@ -75,6 +75,7 @@ Command LedgerCommand();
 Command LessonCommand();
 Command LogitsCommand();
 Command PlotCommand();
+Command TokenizeCommand();
 Command TrainCommand();
 
 }  // namespace heed
