@@ -17,6 +17,6 @@ int main(int argc, char** argv) {
       heed::TrainCommand(),  heed::GenerateCommand(), heed::EvalCommand(),
       heed::PlotCommand(),   heed::InfoCommand(),     heed::LedgerCommand(),
       heed::CheckCommand(),  heed::LessonCommand(),   heed::AttentionCommand(),
-      heed::LogitsCommand(), heed::BenchCommand()};
+      heed::LogitsCommand(), heed::BenchCommand(),    heed::DiagnoseCommand()};
   return heed::RunProgram(commands, argc > 0 ? argv[0] : "heed", {argv + (argc > 0), argv + argc});
 }

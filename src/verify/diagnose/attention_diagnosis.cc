@@ -21,9 +21,10 @@ class Diagnostician {
 
   Diagnosis Run() {
     tried_ = search_.Run();
-    const Hypothesis& best = *std::ranges::min_element(tried_, {}, &Hypothesis::residual);
+    const AttentionHypothesis& best =
+        *std::ranges::min_element(tried_, {}, &AttentionHypothesis::residual);
     NoiseFloor floor = search_.FloorOf(best.recipe);
-    for (const Hypothesis& h : tried_) {
+    for (const AttentionHypothesis& h : tried_) {
       if (h.faults.empty() && h.residual < 0.1) {
         floor.arithmetic = std::max(floor.arithmetic, search_.FloorOf(h.recipe).arithmetic);
         break;
@@ -41,7 +42,7 @@ class Diagnostician {
   }
 
  private:
-  static std::vector<std::string> Names(const Hypothesis& hypothesis) {
+  static std::vector<std::string> Names(const AttentionHypothesis& hypothesis) {
     std::vector<std::string> names;
     for (const size_t fault : hypothesis.faults) {
       names.emplace_back(AttentionFaultTable()[fault].kind.id);
@@ -53,7 +54,7 @@ class Diagnostician {
   // One for each set of faults, with the best of its variants.
   std::vector<Explanation> Explanations() {
     std::vector<Explanation> explanations;
-    for (const Hypothesis& hypothesis : tried_) {
+    for (const AttentionHypothesis& hypothesis : tried_) {
       Explanation explanation{Names(hypothesis), hypothesis.residual, hypothesis.detail};
       const auto same = std::ranges::find(explanations, explanation.faults, &Explanation::faults);
       if (same == explanations.end()) {
@@ -66,9 +67,9 @@ class Diagnostician {
   }
 
   // What the first explanation was made by; the nearest right formula when there is none.
-  const Hypothesis* Chosen() const {
-    const Hypothesis* chosen = nullptr;
-    for (const Hypothesis& h : tried_) {
+  const AttentionHypothesis* Chosen() const {
+    const AttentionHypothesis* chosen = nullptr;
+    for (const AttentionHypothesis& h : tried_) {
       const bool fits = diagnosis_.explanations.empty()
                             ? h.faults.empty()
                             : Names(h) == diagnosis_.explanations[0].faults;
@@ -79,11 +80,11 @@ class Diagnostician {
 
   // Only what other decisions would have made worse.
   void ReportConventions() {
-    const std::vector<Convention>& all = search_.conventions();
+    const std::vector<AttentionConvention>& all = search_.conventions();
     const std::map<std::string, std::string>& texts = all[chosen_->convention].texts;
     diagnosis_.conventions = texts;
     for (const auto& [name, text] : texts) {
-      for (const Convention& other : all) {
+      for (const AttentionConvention& other : all) {
         if (!DiffersOnlyIn(other.texts, texts, name)) continue;
         AttentionRecipe recipe = other.right;
         for (const Change& change : chosen_->changes) change(&recipe);
@@ -128,8 +129,8 @@ class Diagnostician {
     }
   }
 
-  const Hypothesis* MadeBy(const Explanation& explanation) const {
-    for (const Hypothesis& h : tried_) {
+  const AttentionHypothesis* MadeBy(const Explanation& explanation) const {
+    for (const AttentionHypothesis& h : tried_) {
       if (Names(h) == explanation.faults && h.residual == explanation.residual) return &h;
     }
     return nullptr;
@@ -139,7 +140,8 @@ class Diagnostician {
   void AskFor() {
     std::vector<const AttentionRecipe*> recipes;
     for (const Explanation& explanation : diagnosis_.explanations) {
-      if (const Hypothesis* made_by = MadeBy(explanation)) recipes.push_back(&made_by->recipe);
+      if (const AttentionHypothesis* made_by = MadeBy(explanation))
+        recipes.push_back(&made_by->recipe);
     }
     for (const Stage stage : {Stage::kZ, Stage::kPattern, Stage::kScores, Stage::kQRot,
                               Stage::kKRot, Stage::kV, Stage::kK, Stage::kQ}) {
@@ -201,9 +203,9 @@ class Diagnostician {
 
   const AttentionDump& dump_;
   AttentionSearch search_;
-  std::vector<Hypothesis> tried_;
+  std::vector<AttentionHypothesis> tried_;
   Diagnosis diagnosis_;
-  const Hypothesis* chosen_ = nullptr;
+  const AttentionHypothesis* chosen_ = nullptr;
   AttentionRecipe right_;
 };
 

@@ -29,14 +29,14 @@ class Conventions {
   explicit Conventions(const AttentionDump& dump)
       : dump_(dump), case_(dump.attention), settings_(dump.attention.settings) {}
 
-  std::vector<Convention> List() {
+  std::vector<AttentionConvention> List() {
     list_ = {Stated()};
     TryPositions();
     TryPairings();
     TryOrigins();
     TryLayouts();
     TryFusedRows();
-    for (Convention& convention : list_) convention.facts = FactsOf(convention.right);
+    for (AttentionConvention& convention : list_) convention.facts = FactsOf(convention.right);
     return std::move(list_);
   }
 
@@ -48,8 +48,8 @@ class Conventions {
                                [stage](const TheirTensor& t) { return t.stage == stage; });
   }
 
-  Convention Stated() const {
-    Convention stated;
+  AttentionConvention Stated() const {
+    AttentionConvention stated;
     AttentionRecipe& right = stated.right;
     right.score.scale = 1 / std::sqrt(static_cast<double>(settings_.head_dim));
     right.mask.window = settings_.window;
@@ -74,32 +74,34 @@ class Conventions {
   void Add(Set change) {
     const size_t count = list_.size();
     for (size_t i = 0; i < count; ++i) {
-      Convention changed = list_[i];
+      AttentionConvention changed = list_[i];
       if (change(&changed)) list_.push_back(std::move(changed));
     }
   }
   void Say(const char* name, const std::string& text) {
-    for (Convention& convention : list_) convention.texts[name] = text;
+    for (AttentionConvention& convention : list_) convention.texts[name] = text;
   }
 
   void TryPositions() {
     if (Is("position") || settings_.head_dim % 2 != 0) return;
     Say("position", "none");
-    Add([](Convention* c) {
+    Add([](AttentionConvention* c) {
       c->right.rotate.q_sense = c->right.rotate.k_sense = 1;
       c->texts["position"] = "rope";
       return true;
     });
   }
 
-  static bool Turns(const Convention& convention) { return convention.right.rotate.q_sense != 0; }
+  static bool Turns(const AttentionConvention& convention) {
+    return convention.right.rotate.q_sense != 0;
+  }
 
   void TryPairings() {
     if (Is("rope_pairing")) return;
-    for (Convention& convention : list_) {
+    for (AttentionConvention& convention : list_) {
       if (Turns(convention)) convention.texts["rope_pairing"] = "half";
     }
-    Add([](Convention* c) {
+    Add([](AttentionConvention* c) {
       if (!Turns(*c)) return false;
       c->right.rotate.interleaved = true;
       c->texts["rope_pairing"] = "interleaved";
@@ -110,10 +112,10 @@ class Conventions {
   void TryOrigins() {
     const bool visible = case_.P > 0 || Given(Stage::kQRot) || Given(Stage::kKRot);
     if (Is("rope_first_position") || !visible) return;
-    for (Convention& convention : list_) {
+    for (AttentionConvention& convention : list_) {
       if (Turns(convention)) convention.texts["rope_first_position"] = "0";
     }
-    Add([](Convention* c) {
+    Add([](AttentionConvention* c) {
       if (!Turns(*c)) return false;
       c->right.rotate.first = 1;
       c->texts["rope_first_position"] = "1";
@@ -124,7 +126,7 @@ class Conventions {
   // Square weights do not tell [out, in] from [in, out].
   void TryLayouts() {
     if (case_.qkv.parts.empty() || Fused() || Square() != kAllProj) return;
-    Add([](Convention* c) {
+    Add([](AttentionConvention* c) {
       c->right.project.transposed = kAllProj;
       c->texts["layout"] = "Conv1D";
       return true;
@@ -137,11 +139,11 @@ class Conventions {
     Say("qkv_order", "qkv");
     std::vector<int64_t> pieces = {1};
     if (settings_.n_kv_head > 1) pieces.push_back(settings_.n_kv_head);
-    const std::vector<Convention> before = list_;
+    const std::vector<AttentionConvention> before = list_;
     for (const int64_t count : pieces) {
       for (const std::array<Slot, 3>& order : kOrders) {
         if (count == 1 && order == kOrders[0]) continue;  // as they are
-        for (Convention convention : before) {
+        for (AttentionConvention convention : before) {
           convention.right.project.fused_pieces = count;
           convention.right.project.fused_order = order;
           convention.texts["qkv_layout"] = count == 1 ? "blocks" : "per_head";
@@ -209,7 +211,7 @@ class Conventions {
   const AttentionDump& dump_;
   const AttentionCase& case_;
   const AttentionSettings& settings_;
-  std::vector<Convention> list_;
+  std::vector<AttentionConvention> list_;
 };
 
 // ------------------------------------------------------------------ fits
@@ -263,7 +265,7 @@ AttentionSearch::AttentionSearch(const AttentionDump& dump)
     : dump_(dump), replay_(dump.attention), conventions_(Conventions(dump).List()) {
   const auto scores = replay_.Tensor(conventions_[0].right, Stage::kScores);
   const double largest = *std::ranges::max_element(*scores);
-  for (Convention& convention : conventions_) convention.facts.largest_score = largest;
+  for (AttentionConvention& convention : conventions_) convention.facts.largest_score = largest;
 }
 
 double AttentionSearch::ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor) {
@@ -301,7 +303,7 @@ NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
   return floor;
 }
 
-bool AttentionSearch::Explains(const Hypothesis& hypothesis) {
+bool AttentionSearch::Explains(const AttentionHypothesis& hypothesis) {
   const NoiseFloor typical = NoiseFloorOf(dump_.output, dump_.coarsest);
   if (hypothesis.residual <= typical.arithmetic) return true;
   return hypothesis.residual < 0.1 && hypothesis.residual <= FloorOf(hypothesis.recipe).arithmetic;
@@ -311,18 +313,18 @@ bool AttentionSearch::WithinBudget() const { return replay_.work() < kBudget; }
 
 // ------------------------------------------------------------------ the search
 
-std::vector<Hypothesis> AttentionSearch::Singles(size_t convention) {
-  const Convention& under = conventions_[convention];
-  std::vector<Hypothesis> singles;
+std::vector<AttentionHypothesis> AttentionSearch::Singles(size_t convention) {
+  const AttentionConvention& under = conventions_[convention];
+  std::vector<AttentionHypothesis> singles;
   const std::span<const AttentionFault> table = AttentionFaultTable();
   for (size_t fault = 0; fault < table.size(); ++fault) {
     if (table[fault].variants == nullptr) continue;
     for (Variant& variant : table[fault].variants(under.facts)) {
-      Hypothesis single{.faults = {fault},
-                        .changes = {std::move(variant.change)},
-                        .detail = std::move(variant.detail),
-                        .convention = convention,
-                        .recipe = under.right};
+      AttentionHypothesis single{.faults = {fault},
+                                 .changes = {std::move(variant.change)},
+                                 .detail = std::move(variant.detail),
+                                 .convention = convention,
+                                 .recipe = under.right};
       single.changes[0](&single.recipe);
       if (single.recipe == under.right) continue;
       single.residual = ResidualOf(single.recipe);
@@ -332,7 +334,8 @@ std::vector<Hypothesis> AttentionSearch::Singles(size_t convention) {
   return singles;
 }
 
-Hypothesis AttentionSearch::Fit(const Hypothesis& base, size_t fault, const FittedFault& fit) {
+AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t fault,
+                                         const FittedFault& fit) {
   const auto with = [&](double number) {
     AttentionRecipe recipe = base.recipe;
     fit.change(number, &recipe);
@@ -340,7 +343,7 @@ Hypothesis AttentionSearch::Fit(const Hypothesis& base, size_t fault, const Fitt
   };
   const Minimum found = Minimise(fit, 0.3 * std::min(base.residual, 1.0),
                                  [&](double number) { return ResidualOf(with(number)); });
-  Hypothesis fitted = base;
+  AttentionHypothesis fitted = base;
   fitted.residual = fit.belongs(found.at) ? found.value : kInfinity;
   fitted.recipe = with(found.at);
   AttentionRecipe other_order = conventions_[base.convention].right;
@@ -355,8 +358,8 @@ Hypothesis AttentionSearch::Fit(const Hypothesis& base, size_t fault, const Fitt
 }
 
 // `base` with each fault that has a number.
-std::vector<Hypothesis> AttentionSearch::Fitted(const Hypothesis& base) {
-  std::vector<Hypothesis> fitted;
+std::vector<AttentionHypothesis> AttentionSearch::Fitted(const AttentionHypothesis& base) {
+  std::vector<AttentionHypothesis> fitted;
   const std::span<const AttentionFault> table = AttentionFaultTable();
   for (size_t fault = 0; fault < table.size(); ++fault) {
     if (table[fault].fits == nullptr || std::ranges::count(base.faults, fault) > 0) continue;
@@ -369,14 +372,15 @@ std::vector<Hypothesis> AttentionSearch::Fitted(const Hypothesis& base) {
 }
 
 // Each of `bases` with each single fault that goes with it.
-std::vector<Hypothesis> AttentionSearch::Extended(const std::vector<Hypothesis>& bases,
-                                                  const std::vector<Hypothesis>& singles) {
-  std::vector<Hypothesis> extended;
-  for (const Hypothesis& base : bases) {
-    for (const Hypothesis& single : singles) {
+std::vector<AttentionHypothesis> AttentionSearch::Extended(
+    const std::vector<AttentionHypothesis>& bases,
+    const std::vector<AttentionHypothesis>& singles) {
+  std::vector<AttentionHypothesis> extended;
+  for (const AttentionHypothesis& base : bases) {
+    for (const AttentionHypothesis& single : singles) {
       // Each set once.
       if (single.faults[0] <= base.faults.back() || !WithinBudget()) continue;
-      Hypothesis both = base;
+      AttentionHypothesis both = base;
       single.changes[0](&both.recipe);
       AttentionRecipe other_order = single.recipe;
       for (const Change& change : base.changes) change(&other_order);
@@ -397,7 +401,8 @@ std::vector<Hypothesis> AttentionSearch::Extended(const std::vector<Hypothesis>&
 
 // The best of them: those that reproduce more of the given tensors from the front, then by
 // residual.
-std::vector<Hypothesis> AttentionSearch::Promising(std::vector<Hypothesis> all, size_t count) {
+std::vector<AttentionHypothesis> AttentionSearch::Promising(std::vector<AttentionHypothesis> all,
+                                                            size_t count) {
   const double floor = NoiseFloorOf(dump_.output, dump_.coarsest).arithmetic;
   std::vector<std::pair<std::pair<int64_t, double>, size_t>> order;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -409,36 +414,36 @@ std::vector<Hypothesis> AttentionSearch::Promising(std::vector<Hypothesis> all, 
     order.push_back({{-reproduced, all[i].residual}, i});
   }
   std::ranges::sort(order);
-  std::vector<Hypothesis> best;
+  std::vector<AttentionHypothesis> best;
   for (size_t i = 0; i < std::min(count, order.size()); ++i) {
     best.push_back(std::move(all[order[i].second]));
   }
   return best;
 }
 
-std::vector<Hypothesis> AttentionSearch::Run() {
-  std::vector<Hypothesis> tried;
+std::vector<AttentionHypothesis> AttentionSearch::Run() {
+  std::vector<AttentionHypothesis> tried;
   for (size_t c = 0; c < conventions_.size(); ++c) {
     const AttentionRecipe& right = conventions_[c].right;
     tried.push_back({.convention = c, .recipe = right, .residual = ResidualOf(right)});
   }
   // Conventions that come nearest first; the stated one wins ties.
-  std::vector<Hypothesis> rights = tried;
-  std::ranges::stable_sort(rights, {}, &Hypothesis::residual);
+  std::vector<AttentionHypothesis> rights = tried;
+  std::ranges::stable_sort(rights, {}, &AttentionHypothesis::residual);
   const bool exact = rights[0].residual <= NoiseFloorOf(dump_.output, dump_.coarsest).storage;
   if (exact) return tried;
-  const auto keep = [&](const std::vector<Hypothesis>& found) {
+  const auto keep = [&](const std::vector<AttentionHypothesis>& found) {
     bool any = false;
-    for (const Hypothesis& hypothesis : found) {
+    for (const AttentionHypothesis& hypothesis : found) {
       if (!Explains(hypothesis)) continue;
       any = true;
       tried.push_back(hypothesis);
     }
     return any;
   };
-  std::vector<std::vector<Hypothesis>> singles(conventions_.size());
-  const std::vector<Hypothesis> stated_first = tried;
-  for (const Hypothesis& right : stated_first) {
+  std::vector<std::vector<AttentionHypothesis>> singles(conventions_.size());
+  const std::vector<AttentionHypothesis> stated_first = tried;
+  for (const AttentionHypothesis& right : stated_first) {
     singles[right.convention] = Singles(right.convention);
     const bool exactly = keep(singles[right.convention]);
     const bool fitted = keep(Fitted(right));
@@ -448,12 +453,12 @@ std::vector<Hypothesis> AttentionSearch::Run() {
   // The right formula within the noise of computing needs no combination of faults.
   if (Explains(rights[0])) return tried;
   rights.resize(std::min<size_t>(rights.size(), 2));
-  for (const Hypothesis& right : rights) {
-    const std::vector<Hypothesis>& alone = singles[right.convention];
-    const std::vector<Hypothesis> pairs = Extended(alone, alone);
-    std::vector<Hypothesis> with_numbers;
-    for (const Hypothesis& base : Promising(alone, 30)) {
-      const std::vector<Hypothesis> fitted = Fitted(base);
+  for (const AttentionHypothesis& right : rights) {
+    const std::vector<AttentionHypothesis>& alone = singles[right.convention];
+    const std::vector<AttentionHypothesis> pairs = Extended(alone, alone);
+    std::vector<AttentionHypothesis> with_numbers;
+    for (const AttentionHypothesis& base : Promising(alone, 30)) {
+      const std::vector<AttentionHypothesis> fitted = Fitted(base);
       with_numbers.insert(with_numbers.end(), fitted.begin(), fitted.end());
     }
     const bool exactly = keep(pairs);

@@ -13,13 +13,13 @@
 namespace heed {
 
 // What was not stated, decided one way.
-struct Convention {
+struct AttentionConvention {
   AttentionRecipe right;
   AttentionFacts facts;
   std::map<std::string, std::string> texts;  // "rope_pairing": "interleaved"
 };
 
-struct Hypothesis {
+struct AttentionHypothesis {
   std::vector<size_t> faults;   // indices into AttentionFaultTable(), ascending
   std::vector<Change> changes;  // one for each, as they were applied
   std::string detail;
@@ -35,28 +35,28 @@ class AttentionSearch {
 
   // The right formula under every convention first; what explains theirs behind it, if anything
   // does.
-  std::vector<Hypothesis> Run();
+  std::vector<AttentionHypothesis> Run();
 
   // What rounding may do to their tensors when they are made by `recipe`.
   NoiseFloor FloorOf(const AttentionRecipe& recipe) const;
   double ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor);
-  const std::vector<Convention>& conventions() const { return conventions_; }
+  const std::vector<AttentionConvention>& conventions() const { return conventions_; }
   AttentionReplay& replay() { return replay_; }
 
  private:
   double ResidualOf(const AttentionRecipe& recipe);
-  bool Explains(const Hypothesis& hypothesis);
+  bool Explains(const AttentionHypothesis& hypothesis);
   bool WithinBudget() const;
-  std::vector<Hypothesis> Singles(size_t convention);
-  std::vector<Hypothesis> Fitted(const Hypothesis& base);
-  Hypothesis Fit(const Hypothesis& base, size_t fault, const FittedFault& fit);
-  std::vector<Hypothesis> Extended(const std::vector<Hypothesis>& bases,
-                                   const std::vector<Hypothesis>& singles);
-  std::vector<Hypothesis> Promising(std::vector<Hypothesis> all, size_t count);
+  std::vector<AttentionHypothesis> Singles(size_t convention);
+  std::vector<AttentionHypothesis> Fitted(const AttentionHypothesis& base);
+  AttentionHypothesis Fit(const AttentionHypothesis& base, size_t fault, const FittedFault& fit);
+  std::vector<AttentionHypothesis> Extended(const std::vector<AttentionHypothesis>& bases,
+                                            const std::vector<AttentionHypothesis>& singles);
+  std::vector<AttentionHypothesis> Promising(std::vector<AttentionHypothesis> all, size_t count);
 
   const AttentionDump& dump_;
   AttentionReplay replay_;
-  std::vector<Convention> conventions_;
+  std::vector<AttentionConvention> conventions_;
 };
 
 }  // namespace heed
