@@ -36,6 +36,8 @@ struct Parameter {
 
   // nanoGPT's rule: weight decay touches tensors of two and more dimensions.
   bool decayed() const { return shape.size() >= 2; }
+  // The matrix of a linear layer: no embedding, no table of positions, no head.
+  bool linear() const { return axes == "in out" || axes == "out in"; }
 };
 
 class ParameterSet {
