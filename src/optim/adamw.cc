@@ -45,19 +45,25 @@ void Adamw::Step(const Kernels& kernels, const AdamwSettings& settings, double l
 
 void Adamw::StepMatrices(const Kernels& kernels, const AdamwSettings& settings,
                          double learning_rate, double grad_scale) {
-  std::vector<Parameter*> matrices;
+  std::vector<MuonArgs> matrices;
   for (Parameter& p : parameters_->all()) {
-    if (p.linear()) matrices.push_back(&p);
+    if (!p.linear()) continue;
+    const int64_t rows = p.shape[0], row = p.shape[1];
+    int64_t first = 0;
+    for (const int64_t width : p.maps.empty() ? std::vector<int64_t>{row} : p.maps) {
+      MuonArgs args{rows, width, row, p.data + first, p.grad + first, m(p) + first};
+      args.learning_rate = learning_rate * settings.muon;
+      args.weight_decay = settings.weight_decay;
+      args.grad_scale = grad_scale;
+      matrices.push_back(args);
+      first += width;
+    }
   }
   scratch_.resize(static_cast<size_t>(NumThreads()));
   // A matrix is one piece: its products are small, and one after another on one thread.
   ParallelFor(static_cast<int64_t>(matrices.size()), [&](int64_t i) {
-    const Parameter& p = *matrices[static_cast<size_t>(i)];
-    MuonArgs args{p.shape[0], p.shape[1], p.data, p.grad, m(p)};
-    args.learning_rate = learning_rate * settings.muon;
-    args.weight_decay = settings.weight_decay;
-    args.grad_scale = grad_scale;
-    MuonStep(kernels, args, &scratch_[static_cast<size_t>(ThreadIndex())]);
+    MuonStep(kernels, matrices[static_cast<size_t>(i)],
+             &scratch_[static_cast<size_t>(ThreadIndex())]);
   });
 }
 

@@ -42,16 +42,25 @@ void MuonStep(const Kernels& kernels, const MuonArgs& args, std::vector<float>* 
   float* a = y + n;
   const auto momentum = static_cast<float>(args.momentum);
   const auto scale = static_cast<float>(args.grad_scale);
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = scale * args.grad[i];
-    args.m[i] = momentum * args.m[i] + g;
-    x[i] = g + momentum * args.m[i];
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const float* grad = args.grad + r * args.row;
+    float* m = args.m + r * args.row;
+    for (int64_t c = 0; c < args.cols; ++c) {
+      const float g = scale * grad[c];
+      m[c] = momentum * m[c] + g;
+      x[r * args.cols + c] = g + momentum * m[c];
+    }
   }
   Orthogonalise(kernels, args.rows, args.cols, x, y, a, a + small * small);
   const auto keep = static_cast<float>(1 - args.learning_rate * args.weight_decay);
   const auto step = static_cast<float>(
       args.learning_rate * 0.2 * std::sqrt(static_cast<double>(std::max(args.rows, args.cols))));
-  for (int64_t i = 0; i < n; ++i) args.param[i] = keep * args.param[i] - step * x[i];
+  for (int64_t r = 0; r < args.rows; ++r) {
+    float* param = args.param + r * args.row;
+    for (int64_t c = 0; c < args.cols; ++c) {
+      param[c] = keep * param[c] - step * x[r * args.cols + c];
+    }
+  }
 }
 
 }  // namespace heed

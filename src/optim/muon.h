@@ -9,12 +9,12 @@
 
 namespace heed {
 
-// One update of a matrix [rows, cols], row-major. With g' = grad_scale · g:
+// One update of a matrix [rows, cols] with row stride `row`. With g' = grad_scale · g:
 //   m = momentum · m + g',  o = orthogonalised (g' + momentum · m),
 //   p = p (1 - lr·weight_decay) - lr · 0.2 · sqrt(max(rows, cols)) · o
 // The factor gives updates the size of AdamW's (Liu et al. 2025, section 2.2).
 struct MuonArgs {
-  int64_t rows = 0, cols = 0;
+  int64_t rows = 0, cols = 0, row = 0;
   float* param = nullptr;
   const float* grad = nullptr;
   float* m = nullptr;

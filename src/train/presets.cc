@@ -53,9 +53,8 @@ Status ApplyRecipe(const std::string& name, ModelConfig* model, TrainSettings* t
   train->dtype = Arithmetic::kBf16;
   train->batch_size = 16;
   train->learning_rate = 4e-3;
-  train->min_lr = 0;
   train->warmup_iters = 20;
-  train->max_iters = 240;
+  train->max_iters = 225;
   return {};
 }
 

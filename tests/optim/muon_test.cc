@@ -23,7 +23,7 @@ std::vector<float> Normal(int64_t n, uint64_t seed) {
 // The direction that MuonStep takes from rest, undone of its factor.
 std::vector<float> Direction(int64_t rows, int64_t cols, const std::vector<float>& grad) {
   std::vector<float> param(grad.size()), m(grad.size()), scratch;
-  MuonArgs args{rows, cols, param.data(), grad.data(), m.data()};
+  MuonArgs args{rows, cols, cols, param.data(), grad.data(), m.data()};
   args.learning_rate = 1;
   MuonStep(SimdKernels(), args, &scratch);
   for (float& x : param) x /= -0.2f * std::sqrt(static_cast<float>(std::max(rows, cols)));
@@ -37,7 +37,7 @@ TEST(Muon, AMatrixOfOneNumberByHand) {
   for (int step = 0; step < 5; ++step) s = s * (3.4445 + s * s * (-4.7750 + s * s * 2.0315));
   float param = 10, m = 2, grad = -3;
   std::vector<float> scratch;
-  MuonArgs args{1, 1, &param, &grad, &m};
+  MuonArgs args{1, 1, 1, &param, &grad, &m};
   args.learning_rate = 0.5;
   args.momentum = 0.9;
   args.weight_decay = 0.1;
@@ -99,7 +99,26 @@ TEST(Muon, ADiagonalIsMappedByThePolynomial) {
   }
 }
 
-// With no gradient at all, momentum moves linear layers' matrices alone, by their kind of update.
+TEST(Muon, MapsThatLieSideBySideAreMadeOrthogonalEachForItself) {
+  const std::vector<float> grad = Normal(5 * 12, 8);
+  std::vector<float> param(grad.size()), m(grad.size()), scratch;
+  MuonArgs args{5, 4, 12, param.data() + 3, grad.data() + 3, m.data() + 3};
+  args.learning_rate = 1;
+  MuonStep(SimdKernels(), args, &scratch);
+  std::vector<float> alone;
+  for (size_t r = 0; r < 5; ++r) {
+    for (size_t c = 3; c < 7; ++c) alone.push_back(grad[r * 12 + c]);
+  }
+  const std::vector<float> o = Direction(5, 4, alone);
+  for (size_t r = 0; r < 5; ++r) {
+    for (size_t c = 0; c < 12; ++c) {
+      const float expected = c < 3 || c >= 7 ? 0 : -0.2f * std::sqrt(5.0f) * o[r * 4 + c - 3];
+      EXPECT_FLOAT_EQ(param[r * 12 + c], expected) << r << " " << c;
+    }
+  }
+}
+
+// AdamW leaves a second moment behind, Muon none.
 TEST(Muon, TakesTheMatricesOfLinearLayersAndNothingElse) {
   for (const Mix& mix : Mixes()) {
     const auto model = NoisyModel(mix.config, SimdKernels());
@@ -112,7 +131,7 @@ TEST(Muon, TakesTheMatricesOfLinearLayersAndNothingElse) {
     for (const Parameter& p : model->parameters().all()) {
       const bool matrix = p.shape.size() == 2 && !p.name.starts_with("w") &&
                           p.name.find("embed") == std::string::npos && p.name != "lm_head.weight";
-      EXPECT_EQ(optimizer->v(p)[0] == 0, matrix) << p.name;  // AdamW's second moment
+      EXPECT_EQ(optimizer->v(p)[0] == 0, matrix) << p.name;
       EXPECT_NE(optimizer->m(p)[0], 0) << p.name;
     }
   }
