@@ -50,8 +50,8 @@ double Residual(std::span<const double> theirs, std::span<const double> ours) {
 
 bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor) {
   // A true explanation leaves the rounding alone, a false one adds its own distance squared.
-  const double storage = std::min(floor.storage, floor.arithmetic / 4);
-  return residual <= std::max(1.5 * best, best + storage);
+  const double rounding = std::min(floor.storage, 2 * UnitRoundoff(DType::kF32));
+  return residual <= std::max(1.5 * best, best + rounding);
 }
 
 Diagnosis Conclude(std::vector<Explanation> tried, const NoiseFloor& floor) {
@@ -86,6 +86,15 @@ Diagnosis Conclude(std::vector<Explanation> tried, const NoiseFloor& floor) {
   return diagnosis;
 }
 
+std::vector<int64_t> IndexOf(int64_t at, std::span<const int64_t> shape) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    index[axis] = at % shape[axis];
+    at /= shape[axis];
+  }
+  return index;
+}
+
 std::optional<std::vector<int64_t>> FirstDifferenceOf(std::span<const double> theirs,
                                                       std::span<const double> ours,
                                                       std::span<const int64_t> shape,
@@ -93,13 +102,7 @@ std::optional<std::vector<int64_t>> FirstDifferenceOf(std::span<const double> th
   const double bound = floor * RootMeanSquare(ours);
   for (size_t i = 0; i < ours.size(); ++i) {
     if (!(Distance(theirs[i], ours[i]) > bound)) continue;
-    std::vector<int64_t> index(shape.size());
-    int64_t rest = static_cast<int64_t>(i);
-    for (size_t axis = shape.size(); axis-- > 0;) {
-      index[axis] = rest % shape[axis];
-      rest /= shape[axis];
-    }
-    return index;
+    return IndexOf(static_cast<int64_t>(i), shape);
   }
   return std::nullopt;
 }

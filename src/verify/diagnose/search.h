@@ -28,6 +28,9 @@ bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor);
 // Fills verdict, explanations, reference_residual and noise_floor.
 Diagnosis Conclude(std::vector<Explanation> tried, const NoiseFloor& floor);
 
+// The index [i, j, ..] of element `at` of a row-major array.
+std::vector<int64_t> IndexOf(int64_t at, std::span<const int64_t> shape);
+
 // Where a tensor of `shape` first differs by more than `floor` times its root mean square.
 std::optional<std::vector<int64_t>> FirstDifferenceOf(std::span<const double> theirs,
                                                       std::span<const double> ours,
