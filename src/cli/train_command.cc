@@ -252,8 +252,12 @@ class TrainRun {
 
   Status ReadData(std::unique_ptr<Tokenizer> tokenizer) {
     std::vector<std::string>& paths = spec_.inputs.data;
-    const DataOptions options{paths, spec_.train.tokenizer, spec_.train.val_fraction,
-                              spec_.model.block_size};
+    DataOptions options;
+    options.sources = paths;
+    options.tokenizer = spec_.train.tokenizer;
+    options.vocab_size = spec_.train.vocab_size;
+    options.val_fraction = spec_.train.val_fraction;
+    options.block_size = spec_.model.block_size;
     HEED_ASSIGN(data_, OpenData(options, std::move(tokenizer)));
     adder_ = dynamic_cast<const AdderBatches*>(data_.batches.get());
     // A run can be resumed from any folder.
