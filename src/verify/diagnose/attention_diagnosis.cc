@@ -11,6 +11,7 @@
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_search.h"
 #include "verify/diagnose/attention_structure.h"
+#include "verify/diagnose/replay.h"
 
 namespace heed {
 namespace {
@@ -30,7 +31,7 @@ class Diagnostician {
         break;
       }
     }
-    diagnosis_ = Conclude(Explanations(), floor);
+    diagnosis_ = ConcludeReplays(Replays(), floor);
     chosen_ = Chosen();
     right_ = search_.conventions()[chosen_->convention].right;
     ReportConventions();
@@ -52,18 +53,22 @@ class Diagnostician {
   }
 
   // One for each set of faults, with the best of its variants.
-  std::vector<Explanation> Explanations() {
-    std::vector<Explanation> explanations;
+  std::vector<Tried> Replays() {
+    std::vector<Tried> replays;
     for (const AttentionHypothesis& hypothesis : tried_) {
-      Explanation explanation{Names(hypothesis), hypothesis.residual, hypothesis.detail};
-      const auto same = std::ranges::find(explanations, explanation.faults, &Explanation::faults);
-      if (same == explanations.end()) {
-        explanations.push_back(std::move(explanation));
-      } else if (explanation.residual < same->residual) {
-        *same = std::move(explanation);
+      Tried replay{{Names(hypothesis), hypothesis.residual, hypothesis.detail},
+                   search_.RoundedResidualOf(hypothesis.recipe),
+                   hypothesis.convention};
+      const auto same = std::ranges::find_if(replays, [&](const Tried& other) {
+        return other.explanation.faults == replay.explanation.faults;
+      });
+      if (same == replays.end()) {
+        replays.push_back(std::move(replay));
+      } else if (replay.explanation.residual < same->explanation.residual) {
+        *same = std::move(replay);
       }
     }
-    return explanations;
+    return replays;
   }
 
   // What the first explanation was made by; the nearest right formula when there is none.
@@ -109,7 +114,11 @@ class Diagnostician {
 
   // Where theirs first departs from the right formula, and the rows that do not.
   void Locate() {
-    const double floor = diagnosis_.noise_floor;
+    // What explains them says how much of a difference is noise.
+    const double floor =
+        diagnosis_.explanations.empty()
+            ? diagnosis_.noise_floor
+            : std::max(4 * diagnosis_.explanations[0].residual, 8 * UnitRoundoff(dump_.output));
     const TheirTensor& last = dump_.theirs.back();
     const size_t rank = last.shape.size();
     const int64_t T = last.shape[rank - 2], width = last.shape[rank - 1];

@@ -56,8 +56,9 @@ enum class Ignored {
   kLastToken,   // as an index of -1 does in Python
 };
 enum class Mean { kTokens, kRows, kExponentials, kSum };
-// What lies behind a row's end when labels are shifted over it.
-enum class Edge { kCut, kNextRow, kSameRow };
+// What lies behind a row's end when labels are shifted over it; or what is cut off, although
+// nothing lies behind.
+enum class Edge { kCut, kNextRow, kSameRow, kLastCut, kFirstCut };
 
 struct Choices {
   int64_t shift = 0;  // of the labels, from those given
@@ -94,8 +95,10 @@ constexpr int64_t kNoLabel = std::numeric_limits<int64_t>::min();
 // The label of position t, or kNoLabel where there is none to score.
 int64_t LabelOf(const Choices& choices, const LossCase& c, int64_t b, int64_t t) {
   const int64_t at = t + choices.shift;
+  if (choices.edge == Edge::kLastCut && t == c.T - 1) return kNoLabel;
+  if (choices.edge == Edge::kFirstCut && t == 0) return kNoLabel;
   if (at >= 0 && at < c.T) return c.labels[b * c.T + at];
-  if (choices.edge == Edge::kCut) return kNoLabel;
+  if (choices.edge != Edge::kNextRow && choices.edge != Edge::kSameRow) return kNoLabel;
   const int64_t size = choices.edge == Edge::kSameRow ? c.T : c.B * c.T;
   const int64_t first = choices.edge == Edge::kSameRow ? b * c.T : 0;
   const int64_t flat = b * c.T + at - first;
@@ -171,6 +174,8 @@ std::vector<Deviation<Choices>> Deviations(const LossCase& c) {
       {"labels_not_shifted", "shift", shift(-1, Edge::kCut), ""},
       {"labels_not_shifted", "shift", shift(-1, Edge::kNextRow), "", "rows flattened first"},
       {"labels_not_shifted", "shift", shift(-1, Edge::kSameRow), "", "labels rolled around"},
+      {"labels_not_shifted", "shift", shift(-1, Edge::kLastCut), "", "without the last position"},
+      {"labels_not_shifted", "shift", shift(-1, Edge::kFirstCut), "", "without the first position"},
       {"labels_shifted_twice", "shift", shift(1, Edge::kCut), ""},
       {"labels_shifted_twice", "shift", shift(1, Edge::kNextRow), "", "rows flattened first"},
       {"labels_shifted_twice", "shift", shift(1, Edge::kSameRow), "", "labels rolled around"},

@@ -56,20 +56,24 @@ bool SameNumbers(const Outputs& a, const Outputs& b) {
 }
 
 Diagnosis ConcludeReplays(const std::vector<Tried>& tried, const NoiseFloor& floor) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double reference = kInfinity, right_bits = kInfinity, best_bits = kInfinity;
+  double reference = std::numeric_limits<double>::infinity(), best_bits = reference;
   for (const Tried& each : tried) {
-    if (each.explanation.faults.empty()) {
-      reference = std::min(reference, each.explanation.residual);
-      right_bits = std::min(right_bits, each.rounded);
-    }
-    if (each.explanation.residual <= floor.arithmetic)
-      best_bits = std::min(best_bits, each.rounded);
+    const double residual = each.explanation.residual;
+    if (each.explanation.faults.empty()) reference = std::min(reference, residual);
+    if (residual <= floor.arithmetic) best_bits = std::min(best_bits, each.rounded);
   }
-  const bool decisive = right_bits > kDoubleNoise && best_bits <= kFewBits * right_bits;
   std::vector<Explanation> kept;
   for (const Tried& each : tried) {
-    if (!decisive || each.rounded <= kFewBits * right_bits) kept.push_back(each.explanation);
+    if (each.rounded > kDoubleNoise && best_bits <= kFewBits * each.rounded) continue;
+    kept.push_back(each.explanation);
+    // Equal numbers keep the catalogue's order.
+    for (const Explanation& earlier : kept) {
+      const double apart = std::abs(earlier.residual - kept.back().residual);
+      if (apart <= kDoubleNoise + 1e-6 * earlier.residual) {
+        kept.back().residual = earlier.residual;
+        break;
+      }
+    }
   }
   Diagnosis diagnosis = Conclude(std::move(kept), floor);
   diagnosis.reference_residual = reference;

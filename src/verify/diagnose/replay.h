@@ -308,6 +308,9 @@ class FaultSearch {
     }
     for (const auto& [needs, ids] : hidden) {
       if (ids.empty()) continue;
+      if (diagnosis->verdict == DiagnosisVerdict::kCorrect) {
+        diagnosis->ask_for.emplace_back(needs);
+      }
       std::string names;
       for (const std::string& id : ids) names += (names.empty() ? "" : ", ") + id;
       diagnosis->seen.push_back("not visible in these tensors: " + names + "; it takes " +
