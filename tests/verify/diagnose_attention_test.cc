@@ -128,6 +128,22 @@ TEST(DiagnoseAttention, ClearsTheRightFormula) {
   }
 }
 
+// Each golden case is right, whatever of its intermediates is there.
+TEST(DiagnoseAttention, ClearsTheGoldenCases) {
+  for (const char* name :
+       {"attention-gqa-rope-half", "attention-gqa-rope-interleaved", "attention-gqa-seed-example",
+        "attention-mha", "attention-mha-bias", "attention-mqa-rope-wide-heads"}) {
+    const std::string path = std::string(HEED_GOLDEN_DIR) + "/" + name + ".safetensors";
+    TensorSet set = TensorSet::Of(*TensorFile::Open(path));
+    for (const char* result : {"y", "q_rot", "k_rot", "pattern", "z", "merged"}) {
+      set.Rename(std::string("expect.") + result, result);
+    }
+    const Diagnosis diagnosis = Diagnose(set);
+    EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kCorrect) << name;
+    EXPECT_LT(diagnosis.reference_residual, 1e-12) << name;
+  }
+}
+
 TEST(DiagnoseAttention, FindsConventionsThatWereNotStated) {
   PlantedCase sizes = Cases()[1];
   TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();

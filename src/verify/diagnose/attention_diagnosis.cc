@@ -52,13 +52,36 @@ class Diagnostician {
     return names;
   }
 
+  // A hypothesis and how far it is from their very bits.
+  struct Replayed {
+    const AttentionHypothesis* hypothesis;
+    double rounded;
+    // Where all was computed more finely than it was stored, the true formula has their bits.
+    bool HasTheirBits() const { return rounded <= kFewBits * hypothesis->residual + 1e-12; }
+  };
+  static constexpr double kFewBits = 0.2;
+
+  // Whether what has no fitted number does as well as `fitted`.
+  static bool IsMatched(const Replayed& fitted, const std::vector<Replayed>& all) {
+    return fitted.hypothesis->fitted && std::ranges::any_of(all, [&](const Replayed& other) {
+             return !other.hypothesis->fitted && !other.hypothesis->faults.empty() &&
+                    other.hypothesis->residual <= 1.5 * fitted.hypothesis->residual &&
+                    (other.HasTheirBits() || !fitted.HasTheirBits());
+           });
+  }
+
   // One for each set of faults, with the best of its variants.
   std::vector<Tried> Replays() {
+    std::vector<Replayed> all;
+    for (const AttentionHypothesis& h : tried_) {
+      all.push_back({&h, search_.RoundedResidualOf(h.recipe)});
+    }
+    const bool bits = std::ranges::any_of(all, &Replayed::HasTheirBits);
     std::vector<Tried> replays;
-    for (const AttentionHypothesis& hypothesis : tried_) {
-      Tried replay{{Names(hypothesis), hypothesis.residual, hypothesis.detail},
-                   search_.RoundedResidualOf(hypothesis.recipe),
-                   hypothesis.convention};
+    for (const Replayed& each : all) {
+      const AttentionHypothesis& h = *each.hypothesis;
+      if (!h.faults.empty() && (IsMatched(each, all) || (bits && !each.HasTheirBits()))) continue;
+      Tried replay{{Names(h), h.residual, h.detail}, each.rounded, h.convention};
       const auto same = std::ranges::find_if(replays, [&](const Tried& other) {
         return other.explanation.faults == replay.explanation.faults;
       });

@@ -375,6 +375,7 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
   fit.change(found.at, &other_order);
   for (const Change& change : base.changes) change(&other_order);
   if (other_order != fitted.recipe) fitted.residual = kInfinity;
+  fitted.fitted = !fit.whole;
   fitted.faults.push_back(fault);
   fitted.changes.push_back(
       [change = fit.change, at = found.at](AttentionRecipe* r) { change(at, r); });
@@ -476,9 +477,9 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
       right_fits ? std::vector<AttentionHypothesis>{rights[0]} : tried;
   for (const AttentionHypothesis& right : bases) {
     singles[right.convention] = Singles(right.convention);
-    // A number that is fitted proves less than a formula that fits without one.
     const bool found = keep(singles[right.convention]);
-    if ((!found || right_fits) && keep(Fitted(right))) return tried;
+    // In 16 bits a neighbour of what was meant may stay within the noise.
+    if ((!found || !wide) && keep(Fitted(right))) return tried;
     if (found) return tried;
     if (!WithinBudget()) break;
   }

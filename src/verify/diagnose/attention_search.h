@@ -26,6 +26,7 @@ struct AttentionHypothesis {
   size_t convention = 0;
   AttentionRecipe recipe;
   double residual = 0;  // the largest of all their tensors
+  bool fitted = false;  // has a number that was fitted
 };
 
 class AttentionSearch {
