@@ -51,7 +51,7 @@ Status ApplyRecipe(const std::string& name, ModelConfig* model, TrainSettings* t
   train->batch_size = 16;
   train->learning_rate = 4e-3;
   train->warmup_iters = 20;
-  train->max_iters = 205;
+  train->max_iters = 230;
   return {};
 }
 
