@@ -47,6 +47,17 @@ Result<const DumpKind*> KindOf(const TensorFile& dump, const std::string& where,
                     Hint(stated->second, names));
 }
 
+std::string FaultPage(const DumpKind& kind) {
+  std::string page = fmt::format("# Faults of {}\n", kind.name);
+  for (const FaultKind& fault : kind.faults()) {
+    page += fmt::format(
+        "\n## {}\n\nWrong: {}.\n\nRepair: {}.\n\n```py\n{}\n```\n\n```cpp\n{}\n```\n\nHow to tell: "
+        "{}.\n",
+        fault.id, fault.what, fault.repair, fault.torch, fault.cpp, fault.test);
+  }
+  return page;
+}
+
 Result<const FaultKind*> FindFault(const std::string& id) {
   std::vector<std::string> names;
   for (const DumpKind& kind : kKinds) {
