@@ -281,13 +281,9 @@ class BpeTokenizer::Encoder {
 
   void CharacterPart(std::string_view part, bool first) {
     const size_t start = used_;
-    const bool continues = first && place_.continues;
     std::string changed;
-    if (v_.collapse_spaces) part = changed = Collapsed(part, !first || continues);
-    const bool prefix = v_.prefix == BpeVocabulary::Prefix::kEveryPart
-                            ? !continues
-                            : v_.prefix == BpeVocabulary::Prefix::kText && first && !continues;
-    if (prefix && !part.empty()) part = changed = ' ' + std::string(part);
+    if (v_.collapse_spaces) part = changed = Collapsed(part, !first || place_.continues);
+    if (GetsPrefix(part, first)) part = changed = ' ' + std::string(part);
     for (size_t at = 0; at < part.size();) {
       const size_t end = owner_.words_apart_ ? WordEnd(part, at, v_.marked_spaces) : part.size();
       Piece(part.substr(at, end - at));
@@ -300,6 +296,13 @@ class BpeTokenizer::Encoder {
                       [this](int32_t a, int32_t b) { return a == b && a == *v_.unknown; });
       used_ = static_cast<size_t>(kept - ids_.begin());
     }
+  }
+
+  bool GetsPrefix(std::string_view part, bool first) const {
+    if (part.empty() || (first && place_.continues)) return false;
+    if (v_.prefix_once && SpaceAt(part, 0, v_.marked_spaces) > 0) return false;
+    return v_.prefix == BpeVocabulary::Prefix::kEveryPart ||
+           (v_.prefix == BpeVocabulary::Prefix::kText && first);
   }
 
   void Piece(std::string_view piece) {
@@ -400,6 +403,10 @@ Status BpeTokenizer::Prepare(const std::string& where) {
     return std::tie(a.rank, a.left, a.right) < std::tie(b.rank, b.left, b.right);
   });
   table_ = MergeTable(v_.merges);
+  // Without added tokens a text has one part.
+  if (v_.added.empty() && v_.prefix == BpeVocabulary::Prefix::kEveryPart) {
+    v_.prefix = BpeVocabulary::Prefix::kText;
+  }
   words_apart_ = WordsAreApart();
   if (v_.ignore_merges) index_ = std::move(index);
   added_ = v_.added;

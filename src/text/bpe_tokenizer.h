@@ -44,6 +44,7 @@ struct BpeVocabulary {
   // Of kCharacters: SentencePiece's U+2581 stands for the space, in the text too.
   bool marked_spaces = false;
   Prefix prefix = Prefix::kNone;
+  bool prefix_once = false;      // not where a space stands already
   bool collapse_spaces = false;  // runs of spaces become one, none at the ends
   // What becomes of a character without a token: its bytes, tokens named <0x00> to <0xFF>, else
   // `unknown`, else it is an error.

@@ -93,6 +93,12 @@ OrderedJson Sequence(const char* member, const std::vector<OrderedJson>& steps) 
   return {{"type", "Sequence"}, {member, steps}};
 }
 
+// Prepend puts a space before every part and where one stands already; Metaspace can do with the
+// first part alone, and never doubles a space.
+bool IsMetaspace(const BpeVocabulary& v) {
+  return v.prefix_once || (v.prefix == Prefix::kText && !v.added.empty());
+}
+
 std::vector<OrderedJson> Normalizers(const BpeVocabulary& v) {
   std::vector<OrderedJson> steps;
   if (v.nfc) steps.push_back({{"type", "NFC"}});
@@ -101,21 +107,18 @@ std::vector<OrderedJson> Normalizers(const BpeVocabulary& v) {
     steps.push_back(Replace("Regex", kOuterSpaces, ""));
     steps.push_back(Replace("Regex", kSpaceRuns, " "));
   }
-  if (v.prefix == Prefix::kEveryPart) {
-    steps.push_back({{"type", "Prepend"}, {"prepend", v.marked_spaces ? kMark : " "}});
-  }
-  if (v.marked_spaces && v.prefix != Prefix::kText) {
-    steps.push_back(Replace("String", " ", kMark));
-  }
+  if (IsMetaspace(v)) return steps;
+  if (v.prefix != Prefix::kNone) steps.push_back({{"type", "Prepend"}, {"prepend", kMark}});
+  if (v.marked_spaces) steps.push_back(Replace("String", " ", kMark));
   return steps;
 }
 
 std::vector<OrderedJson> PreTokenizers(const BpeVocabulary& v) {
   if (v.symbols == Symbols::kCharacters) {
-    if (v.prefix != Prefix::kText) return {};
+    if (!IsMetaspace(v)) return {};
     return {{{"type", "Metaspace"},
              {"replacement", kMark},
-             {"prepend_scheme", "first"},
+             {"prepend_scheme", v.prefix == Prefix::kText ? "first" : "always"},
              {"split", false}}};
   }
   if (v.split == SplitPattern::kGpt2) return {ByteLevel(true)};
@@ -206,7 +209,7 @@ class Reader {
   Result<std::unique_ptr<Tokenizer>> Read() {
     if (TypeOf(model_) != "BPE") {
       return Fail(ErrorKind::kFormat, where_ + ": model.type",
-                  TypeOf(model_).empty() ? "none" : Quoted(TypeOf(model_)), "BPE");
+                  TypeOf(model_).empty() ? "none" : Printable(TypeOf(model_)), "BPE");
     }
     if (!Member(model_, "merges").is_array()) {
       return Fail(ErrorKind::kFormat, where_ + ": model.merges",
@@ -253,6 +256,9 @@ class Reader {
         return Bad("normalizer", Shown(*step),
                    fmt::format("NFC, Prepend {}, Replace ' ' by {}", kMark, kMark));
       }
+    }
+    if (v_.prefix != Prefix::kNone && !v_.marked_spaces) {
+      return Bad("normalizer", "Prepend alone", fmt::format("Replace ' ' by {} behind it", kMark));
     }
     const bool half = v_.collapse_spaces != outer_spaces_;
     if (half) return Bad("normalizer", "half of what removes extra spaces", "both steps");
@@ -310,6 +316,7 @@ class Reader {
                  fmt::format("{}, and a prepend_scheme first, always or never", kMark));
     }
     v_.marked_spaces = true;
+    v_.prefix_once = name != "never";
     v_.prefix = name == "first"    ? Prefix::kText
                 : name == "always" ? Prefix::kEveryPart
                                    : Prefix::kNone;
@@ -488,6 +495,7 @@ class Reader {
       }
       place = id;
     }
+    if (!behind) return Bad("post_processor", "a template without the text", "the sequence A");
     return {};
   }
 

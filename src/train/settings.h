@@ -13,6 +13,12 @@
 
 namespace heed {
 
+enum class Optimizer {
+  kAdamw,
+  kMuon,  // for the matrices of linear layers; AdamW for the rest
+};
+std::span<const EnumName<Optimizer>> EnumNames(Optimizer);
+
 struct TrainSettings {
   std::vector<std::string> data;  // files, folders, or one builtin:NAME
   std::string tokenizer = "char";
@@ -23,6 +29,8 @@ struct TrainSettings {
   int64_t max_iters = 2000;
   double learning_rate = 1e-3;
   double min_lr = std::numeric_limits<double>::quiet_NaN();  // NaN: a tenth of learning_rate
+  Optimizer optimizer = Optimizer::kAdamw;
+  double muon_lr = 0.024;
   int64_t warmup_iters = 100;
   int64_t lr_decay_iters = 0;  // 0: max_iters
   double beta1 = 0.9;
@@ -48,6 +56,8 @@ struct TrainSettings {
     visit("max_iters", self.max_iters, "updates");
     visit("learning_rate", self.learning_rate, "largest learning rate");
     visit("min_lr", self.min_lr, "learning rate at the end; a tenth of learning_rate if not given");
+    visit("optimizer", self.optimizer, "muon takes the matrices of linear layers, AdamW the rest");
+    visit("muon_lr", self.muon_lr, "Muon's largest learning rate; falls as learning_rate does");
     visit("warmup_iters", self.warmup_iters, "updates over which the learning rate rises");
     visit("lr_decay_iters", self.lr_decay_iters,
           "update at which min_lr is reached; max_iters if 0");
@@ -67,7 +77,10 @@ struct TrainSettings {
 
   // Fills in the defaults above that depend on others and checks every range.
   Status Resolve();
-  AdamwSettings adamw() const { return {beta1, beta2, 1e-8, weight_decay, grad_clip}; }
+  AdamwSettings adamw() const {
+    const double muon = optimizer == Optimizer::kMuon ? muon_lr / learning_rate : 0;
+    return {beta1, beta2, 1e-8, weight_decay, grad_clip, muon};
+  }
   Schedule schedule() const { return {learning_rate, min_lr, warmup_iters, lr_decay_iters}; }
 };
 
