@@ -66,9 +66,9 @@ Result<const FaultKind*> FindFault(const std::string& id) {
       names.emplace_back(fault.id);
     }
   }
-  return BadRequest(
-      "--explain", "'" + id + "'", "the identifier of a fault",
-      names.empty() || !Hint(id, names).empty() ? Hint(id, names) : "--explain all lists them");
+  const std::string hint = Hint(id, names);
+  return BadRequest("--explain", "'" + id + "'", "the identifier of a fault",
+                    hint.empty() ? "--explain all lists them" : hint);
 }
 
 }  // namespace heed
