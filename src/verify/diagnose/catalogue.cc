@@ -8,6 +8,7 @@
 #include "verify/diagnose/attention_faults.h"
 #include "verify/diagnose/loss_diagnosis.h"
 #include "verify/diagnose/mlp_diagnosis.h"
+#include "verify/diagnose/model_diagnosis.h"
 #include "verify/diagnose/norm_diagnosis.h"
 #include "verify/diagnose/optimizer_diagnosis.h"
 #include "verify/diagnose/sampler_diagnosis.h"
@@ -15,10 +16,20 @@
 namespace heed {
 namespace {
 
+Result<Diagnosis> DiagnoseAgainstFolder(const TensorFile& dump, const std::string& where,
+                                        const SettingTexts& given) {
+  const auto folder = given.find("model");
+  if (folder == given.end()) {
+    return BadRequest("--model", "nothing", "the folder of the model that the logits are of");
+  }
+  return DiagnoseModel(dump, where, given, folder->second);
+}
+
 constexpr DumpKind kKinds[] = {{"attention", DiagnoseAttention, AttentionFaults},
                                {"layernorm", DiagnoseNorm, NormFaults},
                                {"rmsnorm", DiagnoseNorm, NormFaults},
                                {"mlp", DiagnoseMlp, MlpFaults},
+                               {"model", DiagnoseAgainstFolder, ModelFaults},
                                {"loss", DiagnoseLoss, LossFaults},
                                {"sampler", DiagnoseSampler, SamplerFaults},
                                {"optimizer", DiagnoseOptimizer, OptimizerFaults}};
