@@ -76,6 +76,7 @@ Command LedgerCommand();
 Command LessonCommand();
 Command LogitsCommand();
 Command PlotCommand();
+Command TokenizeCommand();
 Command TrainCommand();
 
 }  // namespace heed

@@ -177,9 +177,7 @@ class GenerateRun {
     for (size_t p = 0; p < settings_.prompt.size(); ++p) {
       HEED_ASSIGN(std::vector<int32_t> tokens,
                   tokenizer_->Encode(settings_.prompt[p], {"--prompt"}));
-      if (tokenizer_->bos() && !settings_.no_bos) {
-        tokens.insert(tokens.begin(), *tokenizer_->bos());
-      }
+      if (!settings_.no_bos) tokens = tokenizer_->WithBos(std::move(tokens));
       if (tokens.empty()) {
         return BadRequest("--prompt", "an empty text", "at least one token",
                           "this vocabulary has no start token");

@@ -16,4 +16,8 @@ void ApplyTask(const std::vector<std::string>& data, ModelConfig* model, TrainSe
 // Fills in the preset's sizes. Error: an unknown name, with the nearest.
 Status ApplyPreset(const std::string& name, ModelConfig* model, TrainSettings* train);
 
+// Fills in what the recipe changes: of `fast`, the shortest way to nanoGPT's result on its smallest
+// Shakespeare model (docs/recipes.md has each part's worth). Error: an unknown name.
+Status ApplyRecipe(const std::string& name, ModelConfig* model, TrainSettings* train);
+
 }  // namespace heed

@@ -11,6 +11,7 @@
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_search.h"
 #include "verify/diagnose/attention_structure.h"
+#include "verify/diagnose/replay.h"
 
 namespace heed {
 namespace {
@@ -30,7 +31,7 @@ class Diagnostician {
         break;
       }
     }
-    diagnosis_ = Conclude(Explanations(), floor);
+    diagnosis_ = ConcludeReplays(Replays(), floor);
     chosen_ = Chosen();
     right_ = search_.conventions()[chosen_->convention].right;
     ReportConventions();
@@ -51,19 +52,46 @@ class Diagnostician {
     return names;
   }
 
+  // A hypothesis and how far it is from their very bits.
+  struct Replayed {
+    const AttentionHypothesis* hypothesis;
+    double rounded;
+    // Where all was computed more finely than it was stored, the true formula has their bits.
+    bool HasTheirBits() const { return rounded <= kFewBits * hypothesis->residual + 1e-12; }
+  };
+  static constexpr double kFewBits = 0.2;
+
+  // Whether what has no fitted number does as well as `fitted`.
+  static bool IsMatched(const Replayed& fitted, const std::vector<Replayed>& all) {
+    return fitted.hypothesis->fitted && std::ranges::any_of(all, [&](const Replayed& other) {
+             return !other.hypothesis->fitted && !other.hypothesis->faults.empty() &&
+                    other.hypothesis->residual <= 1.5 * fitted.hypothesis->residual &&
+                    (other.HasTheirBits() || !fitted.HasTheirBits());
+           });
+  }
+
   // One for each set of faults, with the best of its variants.
-  std::vector<Explanation> Explanations() {
-    std::vector<Explanation> explanations;
-    for (const AttentionHypothesis& hypothesis : tried_) {
-      Explanation explanation{Names(hypothesis), hypothesis.residual, hypothesis.detail};
-      const auto same = std::ranges::find(explanations, explanation.faults, &Explanation::faults);
-      if (same == explanations.end()) {
-        explanations.push_back(std::move(explanation));
-      } else if (explanation.residual < same->residual) {
-        *same = std::move(explanation);
+  std::vector<Tried> Replays() {
+    std::vector<Replayed> all;
+    for (const AttentionHypothesis& h : tried_) {
+      all.push_back({&h, search_.RoundedResidualOf(h.recipe)});
+    }
+    const bool bits = std::ranges::any_of(all, &Replayed::HasTheirBits);
+    std::vector<Tried> replays;
+    for (const Replayed& each : all) {
+      const AttentionHypothesis& h = *each.hypothesis;
+      if (!h.faults.empty() && (IsMatched(each, all) || (bits && !each.HasTheirBits()))) continue;
+      Tried replay{{Names(h), h.residual, h.detail}, each.rounded, h.convention};
+      const auto same = std::ranges::find_if(replays, [&](const Tried& other) {
+        return other.explanation.faults == replay.explanation.faults;
+      });
+      if (same == replays.end()) {
+        replays.push_back(std::move(replay));
+      } else if (replay.explanation.residual < same->explanation.residual) {
+        *same = std::move(replay);
       }
     }
-    return explanations;
+    return replays;
   }
 
   // What the first explanation was made by; the nearest right formula when there is none.
@@ -109,7 +137,11 @@ class Diagnostician {
 
   // Where theirs first departs from the right formula, and the rows that do not.
   void Locate() {
-    const double floor = diagnosis_.noise_floor;
+    // What explains them says how much of a difference is noise.
+    const double floor =
+        diagnosis_.explanations.empty()
+            ? diagnosis_.noise_floor
+            : std::max(4 * diagnosis_.explanations[0].residual, 8 * UnitRoundoff(dump_.output));
     const TheirTensor& last = dump_.theirs.back();
     const size_t rank = last.shape.size();
     const int64_t T = last.shape[rank - 2], width = last.shape[rank - 1];

@@ -50,8 +50,7 @@ class DumpReader {
     if (settings.rotary_dim == 0) settings.rotary_dim = settings.head_dim / 2 * 2;
     HEED_TRY(CheckInputs());
     HEED_TRY(ReadResults());
-    const TheirTensor& last = dump_.theirs.back();
-    dump_.output = EffectiveDType(file_.Find(last.name)->dtype, last.values);
+    dump_.output = dump_.theirs.back().dtype;
     types_.push_back(dump_.output);
     dump_.coarsest = CoarsestOf(types_);
     return std::move(dump_);
@@ -115,6 +114,7 @@ class DumpReader {
     }
     TheirTensor tensor{name, stage, shape, {}};
     HEED_ASSIGN(tensor.values, file_.Doubles(name));
+    tensor.dtype = EffectiveDType(entry.dtype, tensor.values);
     if (stage == Stage::kScores) {
       for (double& score : tensor.values) {
         if (score < kAsGoodAsHidden) score = -std::numeric_limits<double>::infinity();

@@ -18,6 +18,7 @@ struct TheirTensor {
   Stage stage = Stage::kY;
   std::vector<int64_t> shape;
   std::vector<double> values;
+  DType dtype = DType::kF32;  // see EffectiveDType
 };
 
 struct AttentionDump {

@@ -86,6 +86,12 @@ FittedFault FillFit(HiddenAs how, std::vector<double> grid, bool (*belongs)(doub
           .detail = [detail](double fill) { return fmt::format("{} {:.6g}", detail, fill); }};
 }
 
+// -1e-9 where -1e9 was meant.
+Variants MaskFilledWithNothing(const AttentionFacts&) {
+  return {One([](Recipe* r) { r->mask.hidden = HiddenAs::kFilled; },
+              "hidden scores are filled with a number near 0")};
+}
+
 // Far below any score a fill is as good as -inf.
 Fits MaskFill(const AttentionFacts&) {
   const std::vector<double> grid = {-80, -60, -40, -30, -20, -15, -10, -8, -6,
@@ -211,7 +217,7 @@ Variants SoftmaxNoMax(const AttentionFacts& f) {
 Variants SoftmaxTiles(const AttentionFacts& f) {
   Variants variants;
   for (const SoftmaxKind kind : {SoftmaxKind::kTileMaximum, SoftmaxKind::kTileMaximumUncarried}) {
-    for (const int64_t tile : {1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 128}) {
+    for (const int64_t tile : {2, 3, 4, 5, 6, 8, 16, 32, 64, 128}) {
       if (tile >= f.S) break;
       variants.push_back(One(
           [kind, tile](Recipe* r) {
@@ -695,7 +701,7 @@ const AttentionFault kFaults[] = {
     {{"mask_fill_too_weak", "hidden scores are finite and not low enough", "fill with -inf",
       "scores = scores.masked_fill(hidden, float('-inf'))", "score = -INFINITY;",
       "scale q by 1, 10, 100: the leak appears or grows"},
-     nullptr,
+     MaskFilledWithNothing,
      MaskFill},
     {{"window_off_by_one", "the window holds one key too many or too few",
       "count the token itself among the window's keys", "visible = (j <= i) & (j > i - window)",

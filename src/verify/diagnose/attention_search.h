@@ -26,6 +26,7 @@ struct AttentionHypothesis {
   size_t convention = 0;
   AttentionRecipe recipe;
   double residual = 0;  // the largest of all their tensors
+  bool fitted = false;  // has a number that was fitted
 };
 
 class AttentionSearch {
@@ -40,6 +41,8 @@ class AttentionSearch {
   // What rounding may do to their tensors when they are made by `recipe`.
   NoiseFloor FloorOf(const AttentionRecipe& recipe) const;
   double ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor);
+  // The largest residual once ours are rounded into their type as well; see Agreement.
+  double RoundedResidualOf(const AttentionRecipe& recipe);
   const std::vector<AttentionConvention>& conventions() const { return conventions_; }
   AttentionReplay& replay() { return replay_; }
 
