@@ -66,6 +66,7 @@ int RunProgram(std::span<const Command> commands, const std::vector<std::string>
 Command AttentionCommand();
 Command BenchCommand();
 Command CheckCommand();
+Command ConvertCommand();
 Command EvalCommand();
 Command GenerateCommand();
 Command InfoCommand();

@@ -17,6 +17,6 @@ int main(int argc, char** argv) {
       heed::TrainCommand(),  heed::GenerateCommand(), heed::EvalCommand(),
       heed::PlotCommand(),   heed::InfoCommand(),     heed::LedgerCommand(),
       heed::CheckCommand(),  heed::LessonCommand(),   heed::AttentionCommand(),
-      heed::LogitsCommand(), heed::BenchCommand()};
+      heed::LogitsCommand(), heed::ConvertCommand(),  heed::BenchCommand()};
   return heed::RunProgram(commands, {argv + (argc > 0), argv + argc});
 }
