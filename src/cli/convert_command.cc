@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "base/random.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "eval/divergence.h"
+#include "io/file.h"
 #include "model/folder.h"
 #include "model/gguf_model.h"
 #include "model/group_heads.h"
 #include "model/llama2c_model.h"
 #include "report/format.h"
+#include "text/scored_pieces.h"
 
 namespace heed {
 namespace {
@@ -90,7 +93,7 @@ class Conversion {
     }
     in_ = paths[0];
     out_ = paths[1];
-    HEED_ASSIGN(before_, LoadModel(in_, kernels()));
+    HEED_ASSIGN(before_, LoadModel(in_, kernels(), settings_.tokenizer));
     HEED_ASSIGN(type_, TypeToStore(settings_, before_.report, FormatOf(out_)));
     HEED_TRY(Save());
     HEED_ASSIGN(after_, LoadModel(out_, kernels()));
@@ -118,11 +121,28 @@ class Conversion {
       case CheckpointFormat::kGguf:
         return SaveGguf(out_, model, tokenizer, type_, overwrite);
       case CheckpointFormat::kLlama2c:
+        HEED_TRY(SaveVocabulary());
         return SaveLlama2c(out_, model, static_cast<int>(settings_.bin_version), overwrite);
       case CheckpointFormat::kHuggingFace:
         return SaveModel(out_, model, tokenizer, overwrite, {.dtype = PlainType(type_)});
     }
     return {};
+  }
+
+  // llama2.c's vocabulary lies beside its checkpoint, where it can be told in that format.
+  Status SaveVocabulary() {
+    if (!before_.tokenizer) return {};
+    const Tokenizer& tokenizer = **before_.tokenizer;
+    const std::optional<std::string> text = TokenizerBin(tokenizer);
+    const std::string path = VocabularyBeside(out_);
+    if (!text || tokenizer.vocab_size() != before_.model->config().vocab_size) {
+      note_ = "the vocabulary has no place in llama2.c's tokenizer.bin and was left out";
+      return {};
+    }
+    const Result<std::string> there = ReadFile(path, text->size());
+    if (there && *there == *text) return {};
+    const std::string_view piece = *text;
+    return WriteFileAtomically(path, {&piece, 1}, session_.globals.overwrite);
   }
 
   // Numbers that were only widened or moved make the same logits.
@@ -157,6 +177,7 @@ class Conversion {
     text += fmt::format("  largest difference of logits {} of {}, divergence {} nats a token\n",
                         FormatFigure(difference_.largest), FormatFigure(difference_.largest_logit),
                         FormatFigure(difference_.divergence));
+    if (!note_.empty()) text += "  " + note_ + "\n";
     if (!before_.tokenizer) {
       text += "  no vocabulary: " + before_.tokenizer.error().Message() + "\n";
     }
@@ -165,7 +186,7 @@ class Conversion {
 
   Session& session_;
   const ConvertSettings& settings_;
-  std::string in_, out_;
+  std::string in_, out_, note_;
   LoadedModel before_, after_;
   BlockType type_ = BlockType::kF32;
   LogitDifference difference_;

@@ -44,7 +44,7 @@ Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
   double sum = 0;
   for (const auto& [text, place] : texts) {
     HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text, place));
-    if (bos && tokenizer.bos()) tokens.insert(tokens.begin(), *tokenizer.bos());
+    if (bos) tokens = tokenizer.WithBos(std::move(tokens));
     result.bytes += static_cast<int64_t>(text.size());
     if (tokens.size() < 2) continue;
     sum += SumOfLosses(model, tokens, windows_at_once, activations.get());

@@ -19,6 +19,7 @@
 #include "model/config_json.h"
 #include "model/names.h"
 #include "tensor/convert.h"
+#include "text/tokenizer_file.h"
 
 namespace heed {
 namespace {
@@ -163,9 +164,7 @@ Result<LoadedModel> LoadFolder(const std::string& folder, const Kernels& kernels
   HEED_ASSIGN(const ModelConfig config, ParseModelConfig(config_text, config_path));
   LoadedModel loaded;
   const std::string tokenizer_path = Inside(folder, "tokenizer.json");
-  const Result<std::string> tokenizer_text = ReadFile(tokenizer_path, kMostJsonBytes);
-  loaded.tokenizer = tokenizer_text ? ParseTokenizerJson(*tokenizer_text, tokenizer_path)
-                                    : tl::make_unexpected(tokenizer_text.error());
+  loaded.tokenizer = OpenTokenizer(Exists(tokenizer_path) ? tokenizer_path : folder);
   HEED_TRY(CheckVocabulary(loaded.tokenizer, config, tokenizer_path));
   HEED_ASSIGN(loaded.model, Gpt::Create(config, kernels));
   HEED_ASSIGN(loaded.report, LoadParameters(folder, loaded.model.get()));
@@ -263,7 +262,10 @@ Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* t
                  bool overwrite, const SaveSettings& settings) {
   HEED_TRY(MakeFolder(folder));
   SpecialTokens special;
-  if (tokenizer != nullptr && tokenizer->bos()) special.bos = *tokenizer->bos();
+  if (tokenizer != nullptr) {
+    if (tokenizer->bos()) special.bos = *tokenizer->bos();
+    if (tokenizer->eos()) special.eos = *tokenizer->eos();
+  }
   HEED_TRY(WriteText(Inside(folder, "config.json"),
                      ModelConfigJson(model.config(), special, settings.dtype), overwrite));
   if (tokenizer != nullptr) {

@@ -10,6 +10,7 @@
 #include "io/llama2c.h"
 #include "model/names.h"
 #include "nn/rope.h"
+#include "text/tokenizer_file.h"
 
 namespace heed {
 namespace {
@@ -79,7 +80,12 @@ Llama2cSizes SizesOf(const ModelConfig& c, int version) {
 
 }  // namespace
 
-Result<LoadedModel> LoadLlama2c(const std::string& path, const Kernels& kernels) {
+std::string VocabularyBeside(const std::string& path) {
+  return (std::filesystem::path(path).parent_path() / "tokenizer.bin").string();
+}
+
+Result<LoadedModel> LoadLlama2c(const std::string& path, const Kernels& kernels,
+                                const std::string& vocabulary) {
   HEED_ASSIGN(const Llama2cFile file, Llama2cFile::Open(path));
   LoadedModel loaded;
   HEED_ASSIGN(loaded.model, Gpt::Create(ConfigOf(file.sizes()), kernels));
@@ -95,9 +101,7 @@ Result<LoadedModel> LoadLlama2c(const std::string& path, const Kernels& kernels)
   }
   HEED_ASSIGN(loaded.report,
               LoadNamed(tensors, Naming::kMeta, kOrder, IsRotaryTable, path, loaded.model.get()));
-  const std::string vocabulary =
-      (std::filesystem::path(path).parent_path() / "tokenizer.bin").string();
-  loaded.tokenizer = Fail(ErrorKind::kIo, vocabulary, "nothing", "a vocabulary");
+  loaded.tokenizer = OpenTokenizer(vocabulary);
   HEED_TRY(CheckVocabulary(loaded.tokenizer, loaded.model->config(), vocabulary));
   return loaded;
 }

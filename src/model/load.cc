@@ -9,17 +9,21 @@
 #include "model/folder.h"
 #include "model/gguf_model.h"
 #include "model/llama2c_model.h"
+#include "text/tokenizer_file.h"
 
 namespace heed {
 namespace {
 
 namespace fs = std::filesystem;
 
-Result<LoadedModel> LoadFile(const std::string& path, const Kernels& kernels) {
+Result<LoadedModel> LoadFile(const std::string& path, const Kernels& kernels,
+                             const std::string& vocabulary) {
   HEED_ASSIGN(const MappedFile file, MappedFile::Open(path));
   if (IsPickle(file.bytes())) return PickleError(path);
   if (file.text().starts_with("GGUF")) return LoadGguf(path, kernels);
-  if (FormatOf(path) == CheckpointFormat::kLlama2c) return LoadLlama2c(path, kernels);
+  if (FormatOf(path) == CheckpointFormat::kLlama2c) {
+    return LoadLlama2c(path, kernels, vocabulary.empty() ? VocabularyBeside(path) : vocabulary);
+  }
   return Fail(ErrorKind::kIo, path, "a file",
               "a model's folder with config.json and model.safetensors, a .gguf or a .bin file");
 }
@@ -41,12 +45,21 @@ CheckpointFormat FormatOf(const std::string& path) {
                             : CheckpointFormat::kHuggingFace;
 }
 
-Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels) {
+Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
+                              const std::string& vocabulary) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return LoadFolder(path, kernels);
-  if (fs::exists(path, error)) return LoadFile(path, kernels);
-  return Fail(ErrorKind::kIo, path, "nothing",
-              "a model's folder with config.json and model.safetensors");
+  if (!fs::exists(path, error)) {
+    return Fail(ErrorKind::kIo, path, "nothing",
+                "a model's folder with config.json and model.safetensors");
+  }
+  HEED_ASSIGN(LoadedModel loaded, fs::is_directory(path, error)
+                                      ? LoadFolder(path, kernels)
+                                      : LoadFile(path, kernels, vocabulary));
+  if (vocabulary.empty()) return loaded;
+  loaded.tokenizer = OpenTokenizer(vocabulary);
+  if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
+  HEED_TRY(CheckVocabulary(loaded.tokenizer, loaded.model->config(), vocabulary));
+  return loaded;
 }
 
 Status CheckVocabulary(const Result<std::unique_ptr<Tokenizer>>& tokenizer,

@@ -28,8 +28,11 @@ std::span<const EnumName<CheckpointFormat>> EnumNames(CheckpointFormat);
 // By the ending: .gguf, .bin, else a folder.
 CheckpointFormat FormatOf(const std::string& path);
 
-// Errors: those of LoadFolder, LoadGguf and LoadLlama2c; nothing there, or nothing of the kind.
-Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels);
+// With a `vocabulary` (a path for OpenTokenizer) in place of the model's own. Errors: those of
+// LoadFolder, LoadGguf and LoadLlama2c; nothing there, or nothing of the kind; a given vocabulary
+// that cannot be opened.
+Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
+                              const std::string& vocabulary = "");
 
 // Error (kFormat): a vocabulary (where there is one) of more tokens than the embedding has rows.
 Status CheckVocabulary(const Result<std::unique_ptr<Tokenizer>>& tokenizer,

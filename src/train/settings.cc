@@ -20,6 +20,7 @@ constexpr double kLargest = std::numeric_limits<double>::max();
 
 Status TrainSettings::Resolve() {
   HEED_TRY(CheckRange("val_fraction", val_fraction, 1e-9, 1 - 1e-9, "a number between 0 and 1"));
+  HEED_TRY(CheckRange("vocab_size", double(vocab_size), 0, 1 << 20, "0 to 1048576"));
   HEED_TRY(CheckRange("batch_size", double(batch_size), 1, 1 << 20, "1 to 1048576"));
   HEED_TRY(CheckRange("grad_accum", double(grad_accum), 1, 1 << 20, "1 to 1048576"));
   HEED_TRY(CheckRange("max_iters", double(max_iters), 0, kMostIterations, "0 to 1000000000"));

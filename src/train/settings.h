@@ -16,6 +16,7 @@ namespace heed {
 struct TrainSettings {
   std::vector<std::string> data;  // files, folders, or one builtin:NAME
   std::string tokenizer = "char";
+  int64_t vocab_size = 0;  // of bpe; 0: 4096
   double val_fraction = 0.1;
   int64_t batch_size = 12;
   int64_t grad_accum = 1;
@@ -38,7 +39,9 @@ struct TrainSettings {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit("tokenizer", self.tokenizer, "char, byte, or a tokenizer.json");
+    visit("tokenizer", self.tokenizer,
+          "char, byte, bpe, or the path of a vocabulary (GPT-2's, tokenizer.json, *.model, *.bin)");
+    visit("vocab_size", self.vocab_size, "tokens that bpe learns from the text; 4096 if 0");
     visit("val_fraction", self.val_fraction, "share of the text's tail that is held out");
     visit("batch_size", self.batch_size, "sequences in a batch");
     visit("grad_accum", self.grad_accum, "batches whose gradients make one update");
