@@ -164,7 +164,7 @@ Result<LoadedModel> LoadFolder(const std::string& folder, const Kernels& kernels
   HEED_ASSIGN(const ModelConfig config, ParseModelConfig(config_text, config_path));
   LoadedModel loaded;
   const std::string tokenizer_path = Inside(folder, "tokenizer.json");
-  loaded.tokenizer = OpenTokenizer(Exists(tokenizer_path) ? tokenizer_path : folder);
+  loaded.tokenizer = OpenTokenizer(folder);
   HEED_TRY(CheckVocabulary(loaded.tokenizer, config, tokenizer_path));
   HEED_ASSIGN(loaded.model, Gpt::Create(config, kernels));
   HEED_ASSIGN(loaded.report, LoadParameters(folder, loaded.model.get()));

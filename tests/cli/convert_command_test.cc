@@ -56,8 +56,8 @@ TEST_F(Convert, TheCertificateSaysWhatBecameOfEveryTensor) {
   EXPECT_GT(gguf["largest_logit"], 0.0);
   const Json back = Document("$heed convert m.gguf back");
   EXPECT_EQ(back["largest_logit_difference"], 0.0);
-  for (const char* file : {"model.safetensors", "tokenizer.json"}) {
-    EXPECT_EQ(ReadText(folder_ / "back" / file), ReadText(folder_ / "run" / file)) << file;
+  for (const std::string file : {"model.safetensors", "tokenizer.json"}) {
+    EXPECT_EQ(ReadText(folder_ / ("back/" + file)), ReadText(folder_ / ("run/" + file))) << file;
   }
   const Json few = Document("$heed convert run few.gguf --dtype q8_0");
   EXPECT_GT(few["largest_logit_difference"], 0.0);
@@ -134,7 +134,7 @@ TEST_F(Convert, LlamaCppAnswersTheSameTokens) {
     const Json sample = Document("$heed generate run" + prompt)["samples"][0];
     std::string ids;
     for (const Json& id : sample["prompt_tokens"]) ids += " " + id.dump();
-    for (const std::string dtype : {"f32", "f16", "bf16", "q8_0"}) {
+    for (const std::string dtype : {"f32", "q8_0"}) {
       const std::string file = dtype + std::to_string(i) + ".gguf";
       Document("$heed convert run " + file + " --dtype " + dtype);
       const ShellResult theirs =
