@@ -7,7 +7,7 @@
 
 #include "base/fields_text.h"
 #include "cli/command.h"
-#include "model/folder.h"
+#include "model/load.h"
 #include "report/format.h"
 #include "train/presets.h"
 #include "verify/check.h"

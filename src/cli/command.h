@@ -68,6 +68,7 @@ int RunProgram(std::span<const Command> commands, std::string_view program,
 Command AttentionCommand();
 Command BenchCommand();
 Command CheckCommand();
+Command ConvertCommand();
 Command DiagnoseCommand();
 Command EvalCommand();
 Command GenerateCommand();

@@ -6,7 +6,7 @@
 #include "cli/command.h"
 #include "cli/json.h"
 #include "eval/perplexity.h"
-#include "model/folder.h"
+#include "model/load.h"
 #include "report/format.h"
 
 namespace heed {

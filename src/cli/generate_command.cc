@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/json.h"
 #include "infer/generate.h"
-#include "model/folder.h"
+#include "model/load.h"
 #include "report/format.h"
 #include "text/utf8.h"
 

@@ -7,7 +7,7 @@
 #include "base/parallel.h"
 #include "cli/command.h"
 #include "cli/json.h"
-#include "model/folder.h"
+#include "model/load.h"
 #include "report/format.h"
 
 namespace heed {

@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/json.h"
 #include "io/safetensors.h"
-#include "model/folder.h"
+#include "model/load.h"
 #include "optim/adamw.h"
 #include "report/format.h"
 #include "train/settings.h"

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
       heed::PlotCommand(),      heed::InfoCommand(),     heed::LedgerCommand(),
       heed::CheckCommand(),     heed::DiagnoseCommand(), heed::LessonCommand(),
       heed::AttentionCommand(), heed::LogitsCommand(),   heed::TokenizeCommand(),
-      heed::BenchCommand(),
+      heed::ConvertCommand(),   heed::BenchCommand(),
   };
   return heed::RunProgram(commands, argc > 0 ? argv[0] : "heed", {argv + (argc > 0), argv + argc});
 }

@@ -54,9 +54,10 @@ struct TrainInputs {
 };
 
 const std::vector<std::string_view> kModelFields = {
-    "n_layer",    "n_head",   "n_kv_head",  "n_embd",       "head_dim",   "n_inner",
-    "block_size", "position", "rope_theta", "rope_pairing", "rotary_dim", "rope_first_position",
-    "norm",       "norm_eps", "mlp",        "bias",         "tied",       "dropout"};
+    "n_layer",       "n_head",   "n_kv_head",  "n_embd",       "head_dim",   "n_inner",
+    "block_size",    "position", "rope_theta", "rope_pairing", "rotary_dim", "rope_first_position",
+    "norm",          "norm_eps", "mlp",        "bias",         "tied",       "dropout",
+    "sliding_window"};
 
 // All that a run is made from.
 struct TrainSpec {

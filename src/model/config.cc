@@ -20,7 +20,8 @@ unsigned __int128 CountParameters(const ModelConfig& c) {
   const Wide q_width = Wide(c.n_head) * c.head_dim;
   const Wide qkv_width = q_width + Wide(2) * c.n_kv_head * c.head_dim;
   const Wide norm = c.norm == NormKind::kLayerNorm ? width * (1 + bias) : width;
-  const Wide attention = width * qkv_width + q_width * width + bias * (qkv_width + width);
+  const Wide attention = width * qkv_width + q_width * width + (c.qkv_bias() ? qkv_width : 0) +
+                         (c.attention_proj_bias() ? width : 0);
   const Wide inner_layers = c.mlp == MlpKind::kSwiglu ? 2 : 1;  // gate and up, or up alone
   const Wide mlp = (inner_layers + 1) * width * inner + bias * (inner_layers * inner + width);
   const Wide embedding = Wide(c.vocab_size) * width;
@@ -59,6 +60,28 @@ Status CheckHeads(ModelConfig* c) {
   return {};
 }
 
+Status CheckRopeScaling(const ModelConfig& c) {
+  const RopeScaling& s = c.rope_scaling;
+  const auto check = [](const char* field, double value, double above) -> Status {
+    if (std::isfinite(value) && value > above) return {};
+    return BadRequest(fmt::format("rope_scaling.{}", field), fmt::format("{}", value),
+                      fmt::format("a finite number above {}", above));
+  };
+  if (s.rope_type == RopeStretch::kNone) return {};
+  HEED_TRY(check("factor", s.factor, 0));
+  if (s.rope_type == RopeStretch::kLinear) return {};
+  HEED_TRY(CheckSize("rope_scaling.original_max_position_embeddings",
+                     s.original_max_position_embeddings));
+  if (s.rope_type == RopeStretch::kLlama3) {
+    HEED_TRY(check("low_freq_factor", s.low_freq_factor, 0));
+    return check("high_freq_factor", s.high_freq_factor, s.low_freq_factor);
+  }
+  if (c.rope_theta == 1) return BadRequest("rope_theta", "1", "another number than 1 with yarn");
+  HEED_TRY(check("beta_slow", s.beta_slow, 0));
+  HEED_TRY(check("beta_fast", s.beta_fast, s.beta_slow));
+  return s.attention_factor == 0 ? Status() : check("attention_factor", s.attention_factor, 0);
+}
+
 Status CheckRope(ModelConfig* c) {
   if (!std::isfinite(c->rope_theta) || c->rope_theta <= 0) {
     return BadRequest("rope_theta", fmt::format("{}", c->rope_theta), "a finite number above 0");
@@ -72,6 +95,7 @@ Status CheckRope(ModelConfig* c) {
     return BadRequest("rotary_dim", fmt::format("{} at head_dim {}", c->rotary_dim, c->head_dim),
                       "at most head_dim");
   }
+  HEED_TRY(CheckRopeScaling(*c));
   if (c->rotary_dim % 2 != 0) {
     return BadRequest(whole_head ? "head_dim" : "rotary_dim", fmt::format("{}", c->rotary_dim),
                       "an even number, for rope turns channels in pairs");
@@ -138,6 +162,12 @@ std::span<const EnumName<Family>> EnumNames(Family) {
   return kNames;
 }
 
+std::span<const EnumName<AttentionBias>> EnumNames(AttentionBias) {
+  static constexpr EnumName<AttentionBias> kNames[] = {
+      {AttentionBias::kNone, "none"}, {AttentionBias::kQkv, "qkv"}, {AttentionBias::kAll, "all"}};
+  return kNames;
+}
+
 Status ModelConfig::Resolve() {
   HEED_TRY(CheckSize("n_layer", n_layer, kMostLayers));
   HEED_TRY(CheckSize("n_head", n_head));
@@ -146,6 +176,7 @@ Status ModelConfig::Resolve() {
   HEED_TRY(CheckSize("vocab_size", vocab_size));
   HEED_TRY(CheckHeads(this));
   HEED_TRY(CheckRope(this));
+  HEED_TRY(CheckOptionalSize("sliding_window", sliding_window));
   HEED_TRY(CheckOptionalSize("n_inner", n_inner));
   if (n_inner == 0) {
     n_inner = mlp == MlpKind::kGelu ? 4 * n_embd : (8 * n_embd + 95) / 96 * 32;
@@ -166,11 +197,14 @@ Status ModelConfig::Resolve() {
 Family ModelConfig::family() const {
   const bool rope = position == Position::kRope && rope_pairing == RopePairing::kHalf &&
                     rotary_dim == head_dim && rope_first_position == 0;
-  if (norm == NormKind::kRmsNorm && mlp == MlpKind::kSwiglu && rope && !bias) {
+  // No model_type has both.
+  const bool all_biased_in_window = sliding_window > 0 && attention_bias == AttentionBias::kAll;
+  if (norm == NormKind::kRmsNorm && mlp == MlpKind::kSwiglu && rope && !bias &&
+      !all_biased_in_window) {
     return Family::kLlama;
   }
   if (norm == NormKind::kLayerNorm && mlp == MlpKind::kGelu && position == Position::kLearned &&
-      bias && n_kv_head == n_head && n_head * head_dim == n_embd) {
+      bias && sliding_window == 0 && n_kv_head == n_head && n_head * head_dim == n_embd) {
     return Family::kGpt2;
   }
   return Family::kHeed;

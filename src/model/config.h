@@ -8,6 +8,7 @@
 
 #include "base/fields.h"
 #include "base/status.h"
+#include "nn/rope.h"
 
 namespace heed {
 
@@ -17,12 +18,15 @@ enum class NormKind { kLayerNorm, kRmsNorm };
 enum class MlpKind { kGelu, kSwiglu };
 // Whose tensor names and layout a model's file has.
 enum class Family { kGpt2, kLlama, kHeed };
+// Which projections of attention have biases in a model that has none elsewhere.
+enum class AttentionBias { kNone, kQkv, kAll };
 
 std::span<const EnumName<Position>> EnumNames(Position);
 std::span<const EnumName<RopePairing>> EnumNames(RopePairing);
 std::span<const EnumName<NormKind>> EnumNames(NormKind);
 std::span<const EnumName<MlpKind>> EnumNames(MlpKind);
 std::span<const EnumName<Family>> EnumNames(Family);
+std::span<const EnumName<AttentionBias>> EnumNames(AttentionBias);
 
 struct ModelConfig {
   int64_t n_layer = 4;
@@ -38,10 +42,13 @@ struct ModelConfig {
   RopePairing rope_pairing = RopePairing::kHalf;
   int64_t rotary_dim = 0;           // 0: head_dim
   int64_t rope_first_position = 0;  // the number of the first position
+  RopeScaling rope_scaling;         // not among the fields: files bring it, no option sets it
+  int64_t sliding_window = 0;       // positions that attention looks back on, its own included
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
   MlpKind mlp = MlpKind::kGelu;
   bool bias = true;
+  AttentionBias attention_bias = AttentionBias::kNone;
   bool tied = true;
   double dropout = 0;
 
@@ -60,10 +67,14 @@ struct ModelConfig {
     visit("rope_pairing", self.rope_pairing, "which channels turn together");
     visit("rotary_dim", self.rotary_dim, "rotated channels of a head; head_dim when not given");
     visit("rope_first_position", self.rope_first_position, "number of the first position");
+    visit("sliding_window", self.sliding_window,
+          "keys that each query sees, itself included; all when not given");
     visit("norm", self.norm, "normalisation");
     visit("norm_eps", self.norm_eps, "added to the variance");
     visit("mlp", self.mlp, "feed-forward layer");
     visit("bias", self.bias, "biases in linear layers and layer norms");
+    visit("attention_bias", self.attention_bias,
+          "biases of attention's projections when there are no others");
     visit("tied", self.tied, "output head shares the token embedding");
     visit("dropout", self.dropout, "probability of dropping, in training");
   }
@@ -72,6 +83,8 @@ struct ModelConfig {
   Status Resolve();
   // Of resolved settings.
   Family family() const;
+  bool qkv_bias() const { return bias || attention_bias != AttentionBias::kNone; }
+  bool attention_proj_bias() const { return bias || attention_bias == AttentionBias::kAll; }
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -1,4 +1,5 @@
-// A model's config.json: Hugging Face's "gpt2" and "llama", and "heed" for every other mixture.
+// A model's config.json: Hugging Face's "gpt2", "llama", "mistral" and "qwen2", and "heed" for
+// every other mixture.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "base/status.h"
 #include "model/config.h"
+#include "tensor/dtype.h"
 
 namespace heed {
 
@@ -23,7 +25,9 @@ struct SpecialTokens {
   std::optional<int64_t> bos, eos;
 };
 
-// config.json of resolved settings, under the model_type of their family.
-std::string ModelConfigJson(const ModelConfig& config, const SpecialTokens& tokens = {});
+// config.json of resolved settings, under the model_type of their family; `dtype` is that of the
+// weights, F32, F16 or BF16.
+std::string ModelConfigJson(const ModelConfig& config, const SpecialTokens& tokens = {},
+                            DType dtype = DType::kF32);
 
 }  // namespace heed

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,9 +13,13 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "model/config_json.h"
+#include "model/names.h"
+#include "tensor/convert.h"
+#include "text/tokenizer_file.h"
 
 namespace heed {
 namespace {
@@ -23,7 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostJsonBytes = size_t{64} << 20;
-constexpr std::string_view kPrefix = "transformer.";
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
 
 std::string Inside(const std::string& folder, const char* name) {
   return (fs::path(folder) / name).string();
@@ -34,30 +39,19 @@ bool Exists(const std::string& path) {
   return fs::exists(path, error);
 }
 
-// The names of the files that hold a folder's weights.
+// The paths of the files that hold a folder's weights.
 Result<std::vector<std::string>> WeightFiles(const std::string& folder) {
-  const std::string single = Inside(folder, "model.safetensors");
-  const std::string index = Inside(folder, "model.safetensors.index.json");
+  const std::string single = Inside(folder, kSingle), index = Inside(folder, kIndex);
   if (Exists(single) || !Exists(index)) return std::vector<std::string>{single};
   HEED_ASSIGN(const std::string text, ReadFile(index, kMostJsonBytes));
-  HEED_ASSIGN(const nlohmann::json json, ParseJsonObject(text, index));
-  const auto map = json.find("weight_map");
-  if (map == json.end() || !map->is_object() || map->empty()) {
-    return Fail(ErrorKind::kFormat, index, "no weight_map",
-                "a JSON object with a weight_map from tensor names to files");
-  }
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : map->items()) {
-    // A shard lies in the folder itself: no path may lead out of it.
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) {
-      return Fail(ErrorKind::kFormat, index,
-                  "the file of " + tensor + " is " +
-                      file.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace),
-                  "the name of a file beside it");
-    }
-    names.insert(Inside(folder, file.get<std::string>().c_str()));
-  }
-  return std::vector<std::string>(names.begin(), names.end());
+  HEED_ASSIGN(std::vector<std::string> names, ParseShardIndex(text, index));
+  for (std::string& name : names) name = Inside(folder, name.c_str());
+  return names;
+}
+
+// A shard lies in the folder itself: no path may lead out of it, nor to the index again.
+bool IsShardName(std::string_view name) {
+  return name.find('/') == std::string_view::npos && name.ends_with(".safetensors");
 }
 
 // Buffers that older exporters stored beside the weights: masks and rotary frequencies.
@@ -67,95 +61,113 @@ bool IsKnownBuffer(std::string_view name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-Status CopyTensor(const SafetensorsFile& file, const TensorEntry& entry, const std::string& where,
-                  Parameter* p) {
-  if (entry.shape != p->shape) {
-    return Fail(ErrorKind::kFormat, where + ": " + entry.name,
-                fmt::format("shape [{}]", fmt::join(entry.shape, ", ")),
-                fmt::format("[{}] ({})", fmt::join(p->shape, ", "), p->axes),
-                "config.json and the weights are of two models");
+// Without what wrappers put before a name: torch.compile, DataParallel, the model around the
+// layers.
+std::string_view CoreName(std::string_view name) {
+  constexpr std::string_view kPrefixes[] = {"_orig_mod.", "module.", "transformer.", "model."};
+  for (bool found = true; found;) {
+    found = false;
+    for (const std::string_view prefix : kPrefixes) {
+      if (!name.starts_with(prefix)) continue;
+      name.remove_prefix(prefix.size());
+      found = true;
+    }
   }
-  if (entry.dtype == DType::kF32) {
-    std::memcpy(p->data, file.Bytes(entry).data(), entry.size);
+  return name;
+}
+
+SourceTensor Source(const SafetensorsFile& file, const TensorEntry& entry,
+                    const std::string& path) {
+  SourceTensor tensor{path, entry.name, entry.shape};
+  if (entry.dtype == DType::kF16) tensor.type = BlockType::kF16;
+  if (entry.dtype == DType::kBF16) tensor.type = BlockType::kBF16;
+  tensor.read = [&file, &entry, path](float* out) -> Status {
+    if (!IsFloat(entry.dtype)) {
+      return Fail(ErrorKind::kFormat, path + ": tensor " + Quoted(entry.name),
+                  std::string(NameOf(entry.dtype)), "F64, F32, F16 or BF16");
+    }
+    const std::span<const std::byte> bytes = file.Bytes(entry);
+    Decode(entry.dtype, bytes.data(), bytes.size() / SizeOf(entry.dtype), out);
     return {};
+  };
+  return tensor;
+}
+
+// nanoGPT and minGPT keep GPT-2's linear layers as torch.nn.Linear does, [out, in]. The fused
+// projection is the one layer that is never square.
+bool IsOutIn(const std::vector<SourceTensor>& tensors, const Gpt& model) {
+  const Parameter* fused = nullptr;
+  for (const Parameter& p : model.parameters().all()) {
+    if (p.name == "h.0.attn.c_attn.weight") fused = &p;
   }
-  HEED_ASSIGN(const std::vector<float> values, file.Floats(entry.name));
-  std::copy(values.begin(), values.end(), p->data);
-  return {};
+  return fused != nullptr && std::ranges::any_of(tensors, [&](const SourceTensor& t) {
+           return CoreName(t.name) == fused->name && t.shape == ShapeIn({.out_in = true}, *fused);
+         });
 }
 
 }  // namespace
 
-Status LoadParameters(const std::string& folder, Gpt* model) {
-  HEED_ASSIGN(const std::vector<std::string> paths, WeightFiles(folder));
-  ParameterSet& parameters = model->parameters();
-  std::set<const Parameter*> loaded;
-  // A tied model's head, where the file has one: it may come before the embedding.
-  std::vector<float> head;
-  std::string head_place;
-  for (const std::string& path : paths) {
-    HEED_ASSIGN(const SafetensorsFile file, SafetensorsFile::Open(path));
-    for (const TensorEntry& entry : file.tensors()) {
-      std::string_view name = entry.name;
-      if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
-      Parameter* p = parameters.Find(name);
-      if (p == nullptr && name == "lm_head.weight" && model->config().tied) {
-        HEED_ASSIGN(head, file.Floats(entry.name));
-        head_place = path + ": " + entry.name;
-        continue;
-      }
-      if (p == nullptr && IsKnownBuffer(name)) continue;
-      if (p == nullptr) {
-        return Fail(ErrorKind::kFormat, path + ": " + entry.name,
-                    "a tensor that the model of config.json does not have", "",
-                    "config.json and the weights are of two models");
-      }
-      if (!loaded.insert(p).second) {
-        return Fail(ErrorKind::kFormat, path + ": " + entry.name, "a second tensor for " + p->name,
-                    "one");
-      }
-      p->file_name = entry.name;
-      HEED_TRY(CopyTensor(file, entry, path, p));
+Result<std::vector<std::string>> ParseShardIndex(std::string_view text, const std::string& where) {
+  HEED_ASSIGN(const nlohmann::json json, ParseJsonObject(text, where));
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object() || map->empty()) {
+    return Fail(ErrorKind::kFormat, where, "no weight_map",
+                "a JSON object with a weight_map from tensor names to files");
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    if (!IsShardName(name)) {
+      return Fail(ErrorKind::kFormat, where,
+                  "the file of " + Quoted(tensor) + " is " +
+                      file.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace),
+                  "the name of a .safetensors file beside it");
     }
+    names.insert(name);
   }
-  for (const Parameter& p : parameters.all()) {
-    if (loaded.contains(&p)) continue;
-    return Fail(ErrorKind::kFormat, paths.front(), "no tensor " + p.name,
-                fmt::format("one of shape [{}]", fmt::join(p.shape, ", ")),
-                "config.json and the weights are of two models");
-  }
-  const Parameter& embedding = parameters.all().front();
-  const std::span<const float> shared(embedding.data, static_cast<size_t>(embedding.elements));
-  if (!head_place.empty() && !std::ranges::equal(head, shared)) {
-    return Fail(ErrorKind::kFormat, head_place, "a head that differs from " + embedding.name,
-                "the same numbers, for they are tied",
-                "set tie_word_embeddings (or tied) to false in config.json");
-  }
-  return {};
+  return std::vector<std::string>(names.begin(), names.end());
 }
 
-Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) {
-    return Fail(ErrorKind::kIo, folder, Exists(folder) ? "a file" : "nothing",
-                "a model's folder with config.json and model.safetensors");
+Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model) {
+  HEED_ASSIGN(const std::vector<std::string> paths, WeightFiles(folder));
+  std::deque<SafetensorsFile> files;  // whose elements stay where they are
+  std::vector<SourceTensor> tensors;
+  for (const std::string& path : paths) {
+    HEED_ASSIGN(SafetensorsFile file, SafetensorsFile::Open(path));
+    files.push_back(std::move(file));
+    for (const TensorEntry& entry : files.back().tensors()) {
+      tensors.push_back(Source(files.back(), entry, path));
+    }
   }
+  std::map<std::string_view, Parameter*> parameters;
+  for (Parameter& p : model->parameters().all()) parameters[CoreName(p.name)] = &p;
+  ParameterLoader loader(model, paths.size() == 1 ? paths.front() : folder);
+  loader.set_order({.out_in = IsOutIn(tensors, *model)});
+  for (const SourceTensor& tensor : tensors) {
+    const std::string_view name = CoreName(tensor.name);
+    if (const auto found = parameters.find(name); found != parameters.end()) {
+      HEED_TRY(loader.Fill(found->second, tensor));
+    } else if (name == "lm_head.weight" && model->config().tied) {
+      HEED_TRY(loader.AddTiedHead(tensor));
+    } else if (IsKnownBuffer(name)) {
+      loader.AddUnused(tensor.name);
+    } else {
+      loader.AddSurplus(tensor.name);
+    }
+  }
+  return loader.Finish();
+}
+
+Result<LoadedModel> LoadFolder(const std::string& folder, const Kernels& kernels) {
   const std::string config_path = Inside(folder, "config.json");
   HEED_ASSIGN(const std::string config_text, ReadFile(config_path, kMostJsonBytes));
   HEED_ASSIGN(const ModelConfig config, ParseModelConfig(config_text, config_path));
   LoadedModel loaded;
   const std::string tokenizer_path = Inside(folder, "tokenizer.json");
-  const Result<std::string> tokenizer_text = ReadFile(tokenizer_path, kMostJsonBytes);
-  loaded.tokenizer = tokenizer_text ? ParseTokenizerJson(*tokenizer_text, tokenizer_path)
-                                    : tl::make_unexpected(tokenizer_text.error());
-  if (loaded.tokenizer && (*loaded.tokenizer)->vocab_size() > config.vocab_size) {
-    return Fail(ErrorKind::kFormat, tokenizer_path,
-                fmt::format("{} tokens", (*loaded.tokenizer)->vocab_size()),
-                fmt::format("at most {}, the rows of the embedding", config.vocab_size),
-                "this vocabulary belongs to another model");
-  }
+  loaded.tokenizer = OpenTokenizer(folder);
+  HEED_TRY(CheckVocabulary(loaded.tokenizer, config, tokenizer_path));
   HEED_ASSIGN(loaded.model, Gpt::Create(config, kernels));
-  HEED_TRY(LoadParameters(folder, loaded.model.get()));
+  HEED_ASSIGN(loaded.report, LoadParameters(folder, loaded.model.get()));
   return loaded;
 }
 
@@ -169,26 +181,97 @@ Status MakeFolder(const std::string& folder) {
   return {};
 }
 
+namespace {
+
+// One file of weights in the making.
+struct Shard {
+  std::string name = "model.safetensors";
+  std::vector<TensorToWrite> tensors;
+  int64_t bytes = 0;
+};
+
+TensorToWrite ToWrite(const Parameter& p, DType dtype) {
+  if (dtype == DType::kF32) return {p.name, dtype, p.shape, p.data};
+  TensorToWrite tensor{p.name, dtype, p.shape};
+  tensor.fill = [data = p.data, dtype](int64_t first, std::span<std::byte> out) {
+    Encode(dtype, data + first, out.size() / SizeOf(dtype), out.data());
+  };
+  return tensor;
+}
+
+// In the order of the parameters, as many in each as fit; at least one.
+std::vector<Shard> CutShards(const Gpt& model, const SaveSettings& settings) {
+  std::vector<Shard> shards(1);
+  for (const Parameter& p : model.parameters().all()) {
+    const int64_t bytes = p.elements * static_cast<int64_t>(SizeOf(settings.dtype));
+    if (shards.back().bytes > 0 && shards.back().bytes + bytes > settings.shard_bytes) {
+      shards.emplace_back();
+    }
+    shards.back().tensors.push_back(ToWrite(p, settings.dtype));
+    shards.back().bytes += bytes;
+  }
+  for (size_t i = 0; shards.size() > 1 && i < shards.size(); ++i) {
+    shards[i].name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+  }
+  return shards;
+}
+
+Status WriteText(const std::string& path, std::string_view text, bool overwrite) {
+  return WriteFileAtomically(path, {&text, 1}, overwrite);
+}
+
+// Hugging Face's index of a model in several files.
+Status WriteIndex(const std::string& folder, const std::vector<Shard>& shards, bool overwrite) {
+  int64_t total = 0;
+  nlohmann::ordered_json map;
+  for (const Shard& shard : shards) {
+    total += shard.bytes;
+    for (const TensorToWrite& tensor : shard.tensors) map[tensor.name] = shard.name;
+  }
+  const nlohmann::ordered_json json = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  return WriteText(Inside(folder, kIndex), json.dump(2) + "\n", overwrite);
+}
+
+// Writes the weights, and sees to it that no weights of an earlier model in other files are read
+// with them or in their place.
+Status WriteShards(const std::string& folder, const std::vector<Shard>& shards, bool overwrite) {
+  const bool single = shards.size() == 1;
+  const std::string other = Inside(folder, single ? kIndex : kSingle);
+  if (Exists(other) && !overwrite) {
+    return Fail(ErrorKind::kIo, other, "a model's file that exists", "", "use --overwrite");
+  }
+  for (const Shard& shard : shards) {
+    HEED_TRY(WriteSafetensors(Inside(folder, shard.name.c_str()), shard.tensors, {{"format", "pt"}},
+                              overwrite));
+  }
+  if (!single) HEED_TRY(WriteIndex(folder, shards, overwrite));
+  std::error_code error;
+  fs::remove(other, error);
+  return {};
+}
+
+}  // namespace
+
 Status SaveParameters(const std::string& path, const Gpt& model, bool overwrite) {
   std::vector<TensorToWrite> tensors;
-  for (const Parameter& p : model.parameters().all()) {
-    tensors.push_back({p.name, DType::kF32, p.shape, p.data});
-  }
+  for (const Parameter& p : model.parameters().all()) tensors.push_back(ToWrite(p, DType::kF32));
   return WriteSafetensors(path, tensors, {{"format", "pt"}}, overwrite);
 }
 
 Status SaveModel(const std::string& folder, const Gpt& model, const Tokenizer* tokenizer,
-                 bool overwrite) {
+                 bool overwrite, const SaveSettings& settings) {
   HEED_TRY(MakeFolder(folder));
-  const std::string config = ModelConfigJson(model.config());
-  const std::string_view config_piece = config;
-  HEED_TRY(WriteFileAtomically(Inside(folder, "config.json"), {&config_piece, 1}, overwrite));
+  SpecialTokens special;
   if (tokenizer != nullptr) {
-    const std::string json = tokenizer->Json();
-    const std::string_view piece = json;
-    HEED_TRY(WriteFileAtomically(Inside(folder, "tokenizer.json"), {&piece, 1}, overwrite));
+    if (tokenizer->bos()) special.bos = *tokenizer->bos();
+    if (tokenizer->eos()) special.eos = *tokenizer->eos();
   }
-  return SaveParameters(Inside(folder, "model.safetensors"), model, overwrite);
+  HEED_TRY(WriteText(Inside(folder, "config.json"),
+                     ModelConfigJson(model.config(), special, settings.dtype), overwrite));
+  if (tokenizer != nullptr) {
+    HEED_TRY(WriteText(Inside(folder, "tokenizer.json"), tokenizer->Json(), overwrite));
+  }
+  return WriteShards(folder, CutShards(model, settings), overwrite);
 }
 
 }  // namespace heed

@@ -43,7 +43,8 @@ Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kern
   HEED_ASSIGN(std::unique_ptr<Gpt> model, Outline(config, kernels));
   const ModelConfig& c = model->config_;
   if (c.position == Position::kRope) {
-    model->rope_ = RopeTable(c.block_size, c.rotary_dim, c.rope_theta, c.rope_first_position);
+    model->rope_ =
+        RopeTable(c.block_size, c.rotary_dim, c.rope_theta, c.rope_first_position, c.rope_scaling);
   }
   if (c.position == Position::kSinusoidal) {
     model->embedding_.sinusoidal = SinusoidalTable(c.block_size, c.n_embd);
@@ -57,6 +58,7 @@ Block Gpt::NewBlock(int64_t layer) const {
   block.attention = {config_.n_embd, config_.n_head, config_.n_kv_head, config_.head_dim};
   block.attention.rope = config_.position == Position::kRope ? &rope_ : nullptr;
   block.attention.interleaved = config_.rope_pairing == RopePairing::kInterleaved;
+  block.attention.window = config_.sliding_window;
   block.attention.dropout_site = BlockSite(layer);
   block.mlp = {config_.n_embd, config_.n_inner, config_.mlp == MlpKind::kSwiglu};
   block.mlp.dropout_site = BlockSite(layer) + 2;
@@ -72,21 +74,23 @@ void Gpt::AddGpt2Layers() {
   if (c.position == Position::kLearned) {
     embedding_.wpe = parameters_.Add("wpe.weight", "T C", {c.block_size, C}, Init::kNormal);
   }
-  const auto linear = [&](const std::string& name, int64_t in, int64_t out, Init init) {
-    return Linear::Add(&parameters_, name, in, out, /*out_in=*/false, c.bias, init);
+  const auto linear = [&](const std::string& name, int64_t in, int64_t out, Init init, bool bias) {
+    return Linear::Add(&parameters_, name, in, out, /*out_in=*/false, bias, init);
   };
   for (int64_t i = 0; i < c.n_layer; ++i) {
     const std::string h = fmt::format("h.{}.", i);
     Block block = NewBlock(i);
     Attention& a = block.attention;
     block.norm_1 = Norm::Add(&parameters_, h + "ln_1", C, rms, c.norm_eps, c.bias);
-    a.qkv = {linear(h + "attn.c_attn", C, a.qkv_width(), Init::kNormal)};
+    a.qkv = {linear(h + "attn.c_attn", C, a.qkv_width(), Init::kNormal, c.qkv_bias())};
     a.qkv[0].weight->maps = {a.q_width(), a.kv_width(), a.kv_width()};
-    a.proj = linear(h + "attn.c_proj", a.q_width(), C, Init::kResidual);
+    a.proj = linear(h + "attn.c_proj", a.q_width(), C, Init::kResidual, c.attention_proj_bias());
     block.norm_2 = Norm::Add(&parameters_, h + "ln_2", C, rms, c.norm_eps, c.bias);
-    block.mlp.fc = linear(h + "mlp.c_fc", C, c.n_inner, Init::kNormal);
-    if (block.mlp.swiglu) block.mlp.gate = linear(h + "mlp.c_gate", C, c.n_inner, Init::kNormal);
-    block.mlp.proj = linear(h + "mlp.c_proj", c.n_inner, C, Init::kResidual);
+    block.mlp.fc = linear(h + "mlp.c_fc", C, c.n_inner, Init::kNormal, c.bias);
+    if (block.mlp.swiglu) {
+      block.mlp.gate = linear(h + "mlp.c_gate", C, c.n_inner, Init::kNormal, c.bias);
+    }
+    block.mlp.proj = linear(h + "mlp.c_proj", c.n_inner, C, Init::kResidual, c.bias);
     blocks_.push_back(std::move(block));
   }
   head_ = {C, c.vocab_size, Norm::Add(&parameters_, "ln_f", C, rms, c.norm_eps, c.bias)};
@@ -101,8 +105,9 @@ void Gpt::AddLlamaLayers() {
   const int64_t C = c.n_embd;
   embedding_.wte =
       parameters_.Add("model.embed_tokens.weight", "V C", {c.vocab_size, C}, Init::kNormal);
-  const auto linear = [&](const std::string& name, int64_t in, int64_t out, Init init) {
-    return Linear::Add(&parameters_, name, in, out, /*out_in=*/true, /*bias=*/false, init);
+  const auto linear = [&](const std::string& name, int64_t in, int64_t out,
+                          Init init = Init::kNormal, bool bias = false) {
+    return Linear::Add(&parameters_, name, in, out, /*out_in=*/true, bias, init);
   };
   const auto norm = [&](const std::string& name) {
     return Norm::Add(&parameters_, name, C, /*rms=*/true, c.norm_eps, /*bias=*/false);
@@ -112,13 +117,14 @@ void Gpt::AddLlamaLayers() {
     Block block = NewBlock(i);
     Attention& a = block.attention;
     block.norm_1 = norm(layer + "input_layernorm");
-    a.qkv = {linear(layer + "self_attn.q_proj", C, a.q_width(), Init::kNormal),
-             linear(layer + "self_attn.k_proj", C, a.kv_width(), Init::kNormal),
-             linear(layer + "self_attn.v_proj", C, a.kv_width(), Init::kNormal)};
-    a.proj = linear(layer + "self_attn.o_proj", a.q_width(), C, Init::kResidual);
+    a.qkv = {linear(layer + "self_attn.q_proj", C, a.q_width(), Init::kNormal, c.qkv_bias()),
+             linear(layer + "self_attn.k_proj", C, a.kv_width(), Init::kNormal, c.qkv_bias()),
+             linear(layer + "self_attn.v_proj", C, a.kv_width(), Init::kNormal, c.qkv_bias())};
+    a.proj = linear(layer + "self_attn.o_proj", a.q_width(), C, Init::kResidual,
+                    c.attention_proj_bias());
     block.norm_2 = norm(layer + "post_attention_layernorm");
-    block.mlp.gate = linear(layer + "mlp.gate_proj", C, c.n_inner, Init::kNormal);
-    block.mlp.fc = linear(layer + "mlp.up_proj", C, c.n_inner, Init::kNormal);
+    block.mlp.gate = linear(layer + "mlp.gate_proj", C, c.n_inner);
+    block.mlp.fc = linear(layer + "mlp.up_proj", C, c.n_inner);
     block.mlp.proj = linear(layer + "mlp.down_proj", c.n_inner, C, Init::kResidual);
     blocks_.push_back(std::move(block));
   }

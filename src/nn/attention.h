@@ -25,6 +25,7 @@ struct Attention {
   int64_t C = 0, n_head = 0, n_kv_head = 0, head_dim = 0;
   const RopeTable* rope = nullptr;  // or null
   bool interleaved = false;
+  int64_t window = 0;  // keys that each query sees, itself included; 0 for all
   uint32_t dropout_site = 0;  // the pattern's; the next site is the output's
   std::vector<Linear> qkv;    // one fused projection, or q, k and v apart
   Linear proj;

@@ -39,6 +39,7 @@ std::vector<double> DefinedPattern(const LayerAttention& layer, double scale) {
   std::vector<double> z(layer.z.size());
   AttentionArgs<double> a{from.B, from.T_, from.S, from.H, from.Hkv, from.D};
   a.scale = scale;
+  a.window = from.window;
   a.q = qkv.data();
   a.k = a.q + a.H * a.D;
   a.v = a.k + a.Hkv * a.D;
@@ -147,6 +148,9 @@ namespace {
 constexpr int64_t kMostPositions = 4096;
 
 Finding NoRope() { return NotApplicable("this model does not rotate"); }
+Finding StretchedRope() { return NotApplicable("this model's rotary angles are stretched"); }
+
+bool IsStretched(const ModelConfig& c) { return c.rope_scaling.rope_type != RopeStretch::kNone; }
 
 // x [positions, D] of one head, turned as the model turns queries and keys.
 void Turn(const Probe& probe, int64_t positions, std::vector<float>* x) {
@@ -197,6 +201,7 @@ double AngleError(const ModelConfig& c, const std::vector<float>& turned, int64_
 Result<Finding> CheckRopeAngles(Probe& probe) {
   const ModelConfig& c = probe.config();
   if (c.position != Position::kRope) return NoRope();
+  if (IsStretched(c)) return StretchedRope();
   const bool interleaved = c.rope_pairing == RopePairing::kInterleaved;
   const int64_t positions = RopePositions(probe), D = c.head_dim;
   std::vector<float> x(positions * D);
@@ -222,6 +227,7 @@ Result<Finding> CheckRopeAngles(Probe& probe) {
 
 Result<Finding> CheckRopeNorm(Probe& probe) {
   if (probe.config().position != Position::kRope) return NoRope();
+  if (IsStretched(probe.config())) return StretchedRope();
   const int64_t positions = RopePositions(probe), D = probe.config().head_dim;
   std::vector<float> x = RepeatedVector(probe, 11);
   const auto squares = [&](int64_t p) {

@@ -117,6 +117,7 @@ Result<std::vector<LayerAttention>> Probe::Attentions() const {
     AttentionArgs<>& a = layer.args;
     a = {B, T, T, c.n_head, c.n_kv_head, c.head_dim};
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.head_dim)));
+    a.window = c.sliding_window;
     a.q = layer.qkv.data();
     a.k = layer.k();
     a.v = layer.v();

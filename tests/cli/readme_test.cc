@@ -2,27 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <sstream>
 
-#include "support/shell.h"
+#include "support/doc_commands.h"
 
 namespace heed {
 namespace {
-
-// The command lines of its code blocks.
-std::vector<std::string> ReadmeCommands() {
-  std::istringstream text(ReadText(HEED_SOURCE_DIR "/README.md"));
-  std::vector<std::string> commands;
-  bool inside = false;
-  for (std::string line; std::getline(text, line);) {
-    if (line.starts_with("```")) {
-      inside = line == "```sh";
-    } else if (inside && line.starts_with("build/heed ")) {
-      commands.push_back(line);
-    }
-  }
-  return commands;
-}
 
 TEST(Readme, EveryCommandRuns) {
   const TemporaryFolder folder;
@@ -33,7 +17,7 @@ TEST(Readme, EveryCommandRuns) {
     text += "ROMEO: Once upon a time the fox said " + std::to_string(i) + ".\n";
   WriteText(folder / "input.txt", text);
   WriteText(folder / "other.txt", text.substr(0, 500));
-  const std::vector<std::string> commands = ReadmeCommands();
+  const std::vector<std::string> commands = DocCommands("README.md");
   EXPECT_GE(commands.size(), 5u);
   for (std::string command : commands) {
     if (command.find(" train ") != std::string::npos) {

@@ -186,6 +186,28 @@ TEST(ConfigJson, WritesTheKeysThatTransformersReads) {
   EXPECT_FALSE(heed.contains("rope_first_position"));
 }
 
+// The windows as transformers' MistralConfig and Qwen2Config have them.
+TEST(ConfigJson, SlidingWindowsAreThoseOfTransformers) {
+  const auto window = [](const char* type, Json change) {
+    change["model_type"] = type;
+    change["num_key_value_heads"] = 4;
+    return Parsed(With(kLlama, change)).sliding_window;
+  };
+  EXPECT_EQ(window("llama", {{"sliding_window", 7}}), 0);
+  EXPECT_EQ(window("mistral", {{"sliding_window", 7}}), 7);
+  EXPECT_EQ(window("mistral", {{"hidden_act", "silu"}}), 4096);
+  EXPECT_EQ(window("qwen2", {{"sliding_window", 7}}), 0);
+  EXPECT_EQ(window("qwen2", {{"sliding_window", 7}, {"use_sliding_window", true}}), 0)
+      << "only from layer 28 on";
+  const Json all = {{"sliding_window", 7}, {"use_sliding_window", true}, {"max_window_layers", 0}};
+  EXPECT_EQ(window("qwen2", all), 7);
+  Json some = all;
+  some["max_window_layers"] = 1;
+  some["model_type"] = "qwen2";
+  EXPECT_THAT(Refusal(With(kLlama, some)), HasSubstr("max_window_layers: found 1"));
+  EXPECT_EQ(Parsed(With(kLlama, {{"model_type", "qwen2"}})).attention_bias, AttentionBias::kQkv);
+}
+
 TEST(ConfigJson, RefusesWhatHeedDoesNotHave) {
   const struct {
     Json base, change;
@@ -202,11 +224,16 @@ TEST(ConfigJson, RefusesWhatHeedDoesNotHave) {
       {kGpt2, {{"add_cross_attention", true}}, "add_cross_attention"},
       {kGpt2, {{"quantization_config", {{"bits", 4}}}}, "convert the weights to F32"},
       {kLlama, {{"hidden_act", "gelu"}}, "hidden_act: found \"gelu\""},
-      {kLlama, {{"attention_bias", true}}, "attention_bias: found true"},
       {kLlama, {{"mlp_bias", true}}, "mlp_bias: found true"},
-      {kLlama, {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}, "not stretched ones"},
-      {kLlama, {{"rope_scaling", {{"rope_type", "llama3"}}}}, "rope_scaling: rope_type"},
-      {kLlama, {{"rope_parameters", {{"rope_type", "yarn"}}}}, "rope_parameters: rope_type"},
+      {kLlama, {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}}, "found \"dynamic\""},
+      {kLlama, {{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling.factor: found 0"},
+      {kLlama, {{"rope_parameters", {{"rope_type", "yarn"}}}}, "rope_scaling.factor: found 0"},
+      {kLlama,
+       {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"high_freq_factor", 1}}}},
+       "rope_scaling.high_freq_factor: found 1"},
+      {kLlama,
+       {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8}, {"mscale", 1}}}},
+       "rope_scaling: mscale"},
       {kLlama, {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}, "partial_rotary_factor"},
       {kLlama, {{"rope_scaling", 2}}, "rope_scaling: found 2, expected an object"},
   };

@@ -1,0 +1,73 @@
+#include "model/load.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/mapped_file.h"
+#include "io/tensor_entry.h"
+#include "model/folder.h"
+#include "model/gguf_model.h"
+#include "model/llama2c_model.h"
+#include "text/tokenizer_file.h"
+
+namespace heed {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<LoadedModel> LoadFile(const std::string& path, const Kernels& kernels,
+                             const std::string& vocabulary) {
+  HEED_ASSIGN(const MappedFile file, MappedFile::Open(path));
+  if (IsPickle(file.bytes())) return PickleError(path);
+  if (file.text().starts_with("GGUF")) return LoadGguf(path, kernels);
+  if (FormatOf(path) == CheckpointFormat::kLlama2c) {
+    return LoadLlama2c(path, kernels, vocabulary.empty() ? VocabularyBeside(path) : vocabulary);
+  }
+  return Fail(ErrorKind::kIo, path, "a file",
+              "a model's folder with config.json and model.safetensors, a .gguf or a .bin file");
+}
+
+}  // namespace
+
+std::span<const EnumName<CheckpointFormat>> EnumNames(CheckpointFormat) {
+  static constexpr EnumName<CheckpointFormat> kNames[] = {
+      {CheckpointFormat::kHuggingFace, "huggingface"},
+      {CheckpointFormat::kGguf, "gguf"},
+      {CheckpointFormat::kLlama2c, "llama2c"}};
+  return kNames;
+}
+
+CheckpointFormat FormatOf(const std::string& path) {
+  const std::string ending = fs::path(path).extension().string();
+  return ending == ".gguf"  ? CheckpointFormat::kGguf
+         : ending == ".bin" ? CheckpointFormat::kLlama2c
+                            : CheckpointFormat::kHuggingFace;
+}
+
+Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
+                              const std::string& vocabulary) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return Fail(ErrorKind::kIo, path, "nothing",
+                "a model's folder with config.json and model.safetensors");
+  }
+  HEED_ASSIGN(LoadedModel loaded, fs::is_directory(path, error)
+                                      ? LoadFolder(path, kernels)
+                                      : LoadFile(path, kernels, vocabulary));
+  if (vocabulary.empty()) return loaded;
+  loaded.tokenizer = OpenTokenizer(vocabulary);
+  if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
+  HEED_TRY(CheckVocabulary(loaded.tokenizer, loaded.model->config(), vocabulary));
+  return loaded;
+}
+
+Status CheckVocabulary(const Result<std::unique_ptr<Tokenizer>>& tokenizer,
+                       const ModelConfig& config, const std::string& where) {
+  if (!tokenizer || (*tokenizer)->vocab_size() <= config.vocab_size) return {};
+  return Fail(ErrorKind::kFormat, where, fmt::format("{} tokens", (*tokenizer)->vocab_size()),
+              fmt::format("at most {}, the rows of the embedding", config.vocab_size),
+              "this vocabulary belongs to another model");
+}
+
+}  // namespace heed

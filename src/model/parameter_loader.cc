@@ -1,0 +1,113 @@
+#include "model/parameter_loader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tensor/shape.h"
+
+namespace heed {
+namespace {
+
+constexpr size_t kMostNamed = 8;  // misfits in one line
+constexpr const char* kTwoModels = "the settings and the weights are of two models";
+
+std::string Listed(const std::vector<std::string>& misfits) {
+  const size_t named = std::min(misfits.size(), kMostNamed);
+  std::string text = fmt::format("{}", fmt::join(misfits.begin(), misfits.begin() + named, "; "));
+  if (named < misfits.size()) text += fmt::format("; and {} more", misfits.size() - named);
+  return text;
+}
+
+}  // namespace
+
+Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
+  if (!filled_.insert(p).second) {
+    misfits_.push_back(fmt::format("{}, a second tensor for {}", tensor.name, p->name));
+    return {};
+  }
+  const std::vector<int64_t> shape = ShapeIn(order_, *p);
+  if (tensor.shape != shape) {
+    misfits_.push_back(fmt::format("{} of shape {} in place of {}", tensor.name,
+                                   ShapeText(tensor.shape), ShapeText(shape)));
+    return {};
+  }
+  p->file_name = tensor.name;
+  report_.used.push_back(tensor.name);
+  if (p->shape.size() > 1) types_.insert(tensor.type);
+  if (IsAsInMemory(order_, model_->config(), *p)) return tensor.read(p->data);
+  std::vector<float> values(static_cast<size_t>(p->elements));
+  HEED_TRY(tensor.read(values.data()));
+  FromFileOrder(order_, model_->config(), *p, values.data(), p->data);
+  return {};
+}
+
+Status ParameterLoader::AddTiedHead(const SourceTensor& tensor) {
+  const Parameter& embedding = model_->parameters().all().front();
+  AddUnused(tensor.name);
+  head_place_ = tensor.place + ": " + tensor.name;
+  if (tensor.shape != embedding.shape) {
+    misfits_.push_back(fmt::format("{} of shape {} in place of {}", tensor.name,
+                                   ShapeText(tensor.shape), ShapeText(embedding.shape)));
+    return {};
+  }
+  head_.resize(static_cast<size_t>(embedding.elements));
+  return tensor.read(head_.data());
+}
+
+void ParameterLoader::AddSurplus(const std::string& name) {
+  misfits_.push_back(fmt::format("{}, a tensor that the model does not have", name));
+}
+
+Status ParameterLoader::CheckTiedHead() const {
+  const Parameter& embedding = model_->parameters().all().front();
+  if (head_.empty() || std::equal(head_.begin(), head_.end(), embedding.data)) return {};
+  return Fail(ErrorKind::kFormat, head_place_, "a head that differs from " + embedding.name,
+              "the same numbers, for they are tied",
+              "set tie_word_embeddings (or tied) to false in config.json");
+}
+
+Result<LoadReport> ParameterLoader::Finish() {
+  for (const Parameter& p : model_->parameters().all()) {
+    if (filled_.contains(&p)) continue;
+    misfits_.push_back(
+        fmt::format("no tensor {} of shape {}", p.name, ShapeText(ShapeIn(order_, p))));
+  }
+  if (!misfits_.empty()) {
+    return Fail(ErrorKind::kFormat, where_, Listed(misfits_), "", kTwoModels);
+  }
+  HEED_TRY(CheckTiedHead());
+  const bool plain = types_.size() == 1 && SizeOf(*types_.begin()).elements == 1;
+  report_.type = plain ? *types_.begin() : BlockType::kF32;
+  return std::move(report_);
+}
+
+Result<LoadReport> LoadNamed(const std::vector<SourceTensor>& tensors, Naming naming,
+                             const FileOrder& order,
+                             const std::function<bool(std::string_view name)>& is_unused,
+                             const std::string& where, Gpt* model) {
+  const Family family = model->config().family();
+  std::map<std::string, Parameter*> parameters;
+  for (Parameter& p : model->parameters().all()) {
+    if (const auto name = NameIn(naming, family, p.name)) parameters[*name] = &p;
+  }
+  ParameterLoader loader(model, where);
+  loader.set_order(order);
+  const std::optional<std::string> head = NameIn(naming, family, "lm_head.weight");
+  for (const SourceTensor& tensor : tensors) {
+    const auto found = parameters.find(tensor.name);
+    if (found != parameters.end()) {
+      HEED_TRY(loader.Fill(found->second, tensor));
+    } else if (model->config().tied && tensor.name == head) {
+      HEED_TRY(loader.AddTiedHead(tensor));
+    } else if (is_unused(tensor.name)) {
+      loader.AddUnused(tensor.name);
+    } else {
+      loader.AddSurplus(tensor.name);
+    }
+  }
+  return loader.Finish();
+}
+
+}  // namespace heed

@@ -1,0 +1,76 @@
+// Fills a model's parameters from the tensors of a file, whatever its format, and says of every
+// tensor that does not fit what was expected and what was found.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "model/gpt.h"
+#include "model/names.h"
+#include "tensor/blocks.h"
+
+namespace heed {
+
+// A tensor that some file holds.
+struct SourceTensor {
+  std::string place;  // names the file in errors
+  std::string name;
+  std::vector<int64_t> shape;
+  BlockType type = BlockType::kF32;
+  std::function<Status(float* out)> read;  // all its numbers, row-major
+};
+
+// What became of a file's tensors.
+struct LoadReport {
+  std::vector<std::string> used;    // in the order of the file
+  std::vector<std::string> unused;  // known and not needed: masks, angles, a tied head's copy
+  // The number type of all matrices; f32 when they differ or none is a plain float.
+  BlockType type = BlockType::kF32;
+};
+
+class ParameterLoader {
+ public:
+  // `where` names the whole in errors.
+  ParameterLoader(Gpt* model, std::string where) : model_(model), where_(std::move(where)) {}
+
+  void set_order(const FileOrder& order) { order_ = order; }
+
+  // Fills `p` from the tensor. A misfit is kept for Finish; error: numbers that cannot be read.
+  Status Fill(Parameter* p, const SourceTensor& tensor);
+  // A head in the file of a model whose head is tied: has to be equal to the embedding.
+  Status AddTiedHead(const SourceTensor& tensor);
+  void AddUnused(const std::string& name) { report_.unused.push_back(name); }
+  void AddSurplus(const std::string& name);
+
+  // Errors (kFormat): any surplus, missing, doubled or misshapen tensor, all of them named.
+  Result<LoadReport> Finish();
+
+ private:
+  Status CheckTiedHead() const;
+
+  Gpt* model_;
+  std::string where_;
+  FileOrder order_;
+  std::set<const Parameter*> filled_;
+  std::vector<std::string> misfits_;
+  std::set<BlockType> types_;  // of matrices
+  std::vector<float> head_;    // a tied model's, where the file has one
+  std::string head_place_;
+  LoadReport report_;
+};
+
+// Fills a model from tensors under another program's names; a tensor for which `is_unused` answers
+// true is passed over.
+Result<LoadReport> LoadNamed(const std::vector<SourceTensor>& tensors, Naming naming,
+                             const FileOrder& order,
+                             const std::function<bool(std::string_view name)>& is_unused,
+                             const std::string& where, Gpt* model);
+
+}  // namespace heed
