@@ -104,7 +104,9 @@ Result<std::unique_ptr<Gpt>> ModelOf(Session& session, CheckRequest& request,
     return std::move(loaded.model);
   }
   TrainSettings unused;
+  const ModelKind kind = request.model.model;
   HEED_TRY(ApplyPreset(inputs.preset, &request.model, &unused));
+  ApplyKind(kind, &request.model);
   HEED_TRY(session.options.Apply());
   HEED_ASSIGN(std::unique_ptr<Gpt> model, Gpt::Create(request.model, kernels));
   model->Initialize(static_cast<uint64_t>(session.globals.seed));

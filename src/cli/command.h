@@ -66,6 +66,7 @@ int RunProgram(std::span<const Command> commands, const std::vector<std::string>
 Command AttentionCommand();
 Command BenchCommand();
 Command CheckCommand();
+Command CompareCommand();
 Command EvalCommand();
 Command GenerateCommand();
 Command InfoCommand();
@@ -73,6 +74,7 @@ Command LedgerCommand();
 Command LessonCommand();
 Command LogitsCommand();
 Command PlotCommand();
+Command ReportCommand();
 Command TrainCommand();
 
 }  // namespace heed

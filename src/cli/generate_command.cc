@@ -3,10 +3,10 @@
 #include <cmath>
 #include <memory>
 
+#include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "infer/generate.h"
-#include "model/folder.h"
 #include "report/format.h"
 #include "text/utf8.h"
 
@@ -106,13 +106,10 @@ class GenerateRun {
 
   Result<Verdict> Run() {
     HEED_TRY(Check(settings_, models_));
-    HEED_ASSIGN(
-        LoadedModel loaded,
-        LoadModel(models_[0], session_.globals.reference ? ReferenceKernels() : SimdKernels()));
-    if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
-    model_ = std::move(loaded.model);
-    if (settings_.dtype == Arithmetic::kBf16) HEED_TRY(model_->RoundWeights());
-    tokenizer_ = std::move(*loaded.tokenizer);
+    HEED_ASSIGN(model_, OpenModel(models_[0],
+                                  session_.globals.reference ? ReferenceKernels() : SimdKernels()));
+    if (!model_.tokenizer) return tl::make_unexpected(model_.tokenizer.error());
+    if (model_.gpt && settings_.dtype == Arithmetic::kBf16) HEED_TRY(model_.gpt->RoundWeights());
     HEED_TRY(MakeRequests());
     GenerateOptions options;
     options.max_tokens = settings_.max_tokens;
@@ -122,7 +119,7 @@ class GenerateRun {
     // decode together. A sample's text is the same either way.
     const bool stream = !session_.terminal.json() && session_.terminal.out_is_terminal();
     HEED_ASSIGN(const std::vector<Sample> samples,
-                stream ? Streamed(options) : Generate(*model_, *tokenizer_, requests_, options));
+                stream ? Streamed(options) : Generate(model_, requests_, options));
     if (!stream) HEED_TRY(Print(samples));
     HEED_TRY(session_.terminal.Document(Json(samples)));
     NoteWindow(samples);
@@ -131,11 +128,11 @@ class GenerateRun {
 
  private:
   Status MakeRequests() {
+    const Tokenizer& tokenizer = **model_.tokenizer;
     for (size_t p = 0; p < settings_.prompt.size(); ++p) {
-      HEED_ASSIGN(std::vector<int32_t> tokens,
-                  tokenizer_->Encode(settings_.prompt[p], {"--prompt"}));
-      if (tokenizer_->bos() && !settings_.no_bos) {
-        tokens.insert(tokens.begin(), *tokenizer_->bos());
+      HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(settings_.prompt[p], {"--prompt"}));
+      if (tokenizer.bos() && !settings_.no_bos) {
+        tokens.insert(tokens.begin(), *tokenizer.bos());
       }
       if (tokens.empty()) {
         return BadRequest("--prompt", "an empty text", "at least one token",
@@ -164,8 +161,7 @@ class GenerateRun {
       options.on_text = [&](size_t, std::string_view bytes) {
         return stream.Show(bytes).has_value() && !session_.terminal.closed();
       };
-      HEED_ASSIGN(std::vector<Sample> one,
-                  Generate(*model_, *tokenizer_, {&requests_[i], 1}, options));
+      HEED_ASSIGN(std::vector<Sample> one, Generate(model_, {&requests_[i], 1}, options));
       HEED_TRY(stream.End());
       samples.push_back(std::move(one[0]));
     }
@@ -195,6 +191,7 @@ class GenerateRun {
                       {"seed", cells_[i].seed},
                       {"text", text},
                       {"tokens", sample.tokens},
+                      {"entropy", sample.entropy},
                       {"prefill_tokens_per_second", sample.prefill_tokens_per_second},
                       {"decode_tokens_per_second", sample.decode_tokens_per_second}});
     }
@@ -207,7 +204,7 @@ class GenerateRun {
       session_.terminal.Note(fmt::format(
           "note: text grew past the context of {} tokens; the window slid, and what left it is "
           "forgotten",
-          model_->config().block_size));
+          model_.gpt->config().block_size));
       return;
     }
   }
@@ -215,8 +212,7 @@ class GenerateRun {
   Session& session_;
   const GenerateSettings& settings_;
   const std::vector<std::string>& models_;
-  std::unique_ptr<Gpt> model_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  LanguageModel model_;
   std::vector<Cell> cells_;
   std::vector<SampleRequest> requests_;
 };

@@ -14,9 +14,10 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write instead
   std::setlocale(LC_CTYPE, "");
   const heed::Command commands[] = {
-      heed::TrainCommand(),  heed::GenerateCommand(), heed::EvalCommand(),
-      heed::PlotCommand(),   heed::InfoCommand(),     heed::LedgerCommand(),
-      heed::CheckCommand(),  heed::LessonCommand(),   heed::AttentionCommand(),
-      heed::LogitsCommand(), heed::BenchCommand()};
+      heed::TrainCommand(),  heed::GenerateCommand(),  heed::EvalCommand(),
+      heed::PlotCommand(),   heed::CompareCommand(),   heed::ReportCommand(),
+      heed::InfoCommand(),   heed::LedgerCommand(),    heed::CheckCommand(),
+      heed::LessonCommand(), heed::AttentionCommand(), heed::LogitsCommand(),
+      heed::BenchCommand()};
   return heed::RunProgram(commands, {argv + (argc > 0), argv + argc});
 }

@@ -134,6 +134,12 @@ Status LoadParameters(const std::string& folder, Gpt* model) {
   return {};
 }
 
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder) {
+  const std::string path = Inside(folder, "tokenizer.json");
+  HEED_ASSIGN(const std::string text, ReadFile(path, kMostJsonBytes));
+  return ParseTokenizerJson(text, path);
+}
+
 Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
@@ -144,12 +150,9 @@ Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels)
   HEED_ASSIGN(const std::string config_text, ReadFile(config_path, kMostJsonBytes));
   HEED_ASSIGN(const ModelConfig config, ParseModelConfig(config_text, config_path));
   LoadedModel loaded;
-  const std::string tokenizer_path = Inside(folder, "tokenizer.json");
-  const Result<std::string> tokenizer_text = ReadFile(tokenizer_path, kMostJsonBytes);
-  loaded.tokenizer = tokenizer_text ? ParseTokenizerJson(*tokenizer_text, tokenizer_path)
-                                    : tl::make_unexpected(tokenizer_text.error());
+  loaded.tokenizer = LoadTokenizer(folder);
   if (loaded.tokenizer && (*loaded.tokenizer)->vocab_size() > config.vocab_size) {
-    return Fail(ErrorKind::kFormat, tokenizer_path,
+    return Fail(ErrorKind::kFormat, Inside(folder, "tokenizer.json"),
                 fmt::format("{} tokens", (*loaded.tokenizer)->vocab_size()),
                 fmt::format("at most {}, the rows of the embedding", config.vocab_size),
                 "this vocabulary belongs to another model");

@@ -22,6 +22,9 @@ struct LoadedModel {
 // of integers; a vocabulary larger than the embedding.
 Result<LoadedModel> LoadModel(const std::string& folder, const Kernels& kernels);
 
+// The vocabulary in a model's folder. Errors: none there, damaged, or of an unknown kind.
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& folder);
+
 // Fills the model's parameters from one safetensors file, or from the shards of
 // `model.safetensors.index.json`, found in `folder`. Names may carry the prefix "transformer.".
 Status LoadParameters(const std::string& folder, Gpt* model);

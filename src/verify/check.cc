@@ -171,6 +171,10 @@ const CheckResult* CheckReport::FirstFailed() const {
 
 Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, const CheckOptions& options) {
   CheckReport report;
+  if (model->config().n_layer == 0) {
+    return BadRequest("model", std::string(NameOf(model->config().model)),
+                      "a model with blocks, for the checks ask after attention");
+  }
   HEED_ASSIGN(model, Cut(std::move(model), &report.scope));
   const ModelConfig& c = model->config();
   const bool large = ParameterCount(c) > kMostParameters / 4;
