@@ -40,6 +40,10 @@ std::string NearestName(std::string_view word, std::span<const std::string> know
       best = name;
     }
   }
+  if (!best.empty()) return best;
+  for (const std::string& name : known) {
+    if (word.size() >= 3 && name.starts_with(word)) return name;
+  }
   return best;
 }
 

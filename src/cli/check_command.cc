@@ -86,9 +86,14 @@ std::string VerdictLine(const CheckReport& report) {
                      failed == nullptr ? "" : fmt::format("; begin with {}", failed->name));
 }
 
-Result<std::unique_ptr<Gpt>> ModelOf(Session& session, CheckRequest& request,
-                                     const Kernels& kernels) {
+Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels& kernels) {
   const CheckInputs& inputs = request.inputs;
+  const auto seed = static_cast<uint64_t>(session.globals.seed);
+  const auto plantable = [&](const ModelConfig& model) {
+    return inputs.plant.empty() || model.block_size >= 2
+               ? Status()
+               : BadRequest("--plant", "a model of one position", "a block_size of at least 2");
+  };
   if (request.arguments.size() + !inputs.preset.empty() != 1) {
     return BadRequest("MODEL, --preset",
                       fmt::format("{} models", request.arguments.size() + !inputs.preset.empty()),
@@ -101,16 +106,16 @@ Result<std::unique_ptr<Gpt>> ModelOf(Session& session, CheckRequest& request,
       return BadRequest(other, "a model's folder beside it", "--preset, for the folder has sizes");
     }
     HEED_ASSIGN(LoadedModel loaded, LoadModel(request.arguments[0], kernels));
-    return std::move(loaded.model);
+    HEED_TRY(plantable(loaded.model->config()));
+    return CheckModel(std::move(loaded.model), seed);
   }
   TrainSettings unused;
   const ModelKind kind = request.model.model;
   HEED_TRY(ApplyPreset(inputs.preset, &request.model, &unused));
   ApplyKind(kind, &request.model);
   HEED_TRY(session.options.Apply());
-  HEED_ASSIGN(std::unique_ptr<Gpt> model, Gpt::Create(request.model, kernels));
-  model->Initialize(static_cast<uint64_t>(session.globals.seed));
-  return model;
+  HEED_TRY(plantable(request.model));
+  return CheckFreshModel(request.model, kernels, seed);
 }
 
 Result<Verdict> Run(Session& session, CheckRequest& request) {
@@ -119,12 +124,7 @@ Result<Verdict> Run(Session& session, CheckRequest& request) {
   if (!inputs.plant.empty()) {
     HEED_ASSIGN(kernels, PlantedKernels(inputs.plant, kernels));
   }
-  HEED_ASSIGN(std::unique_ptr<Gpt> model, ModelOf(session, request, kernels));
-  if (!inputs.plant.empty() && model->config().block_size < 2) {
-    return BadRequest("--plant", "a model of one position", "a block_size of at least 2");
-  }
-  const CheckOptions options{static_cast<uint64_t>(session.globals.seed), !inputs.preset.empty()};
-  HEED_ASSIGN(const CheckReport report, CheckModel(std::move(model), options));
+  HEED_ASSIGN(const CheckReport report, Check(session, request, kernels));
   HEED_TRY(session.terminal.Document(
       Document(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)));
   HEED_TRY(session.terminal.Say(Table(report) + "\n" + VerdictLine(report)));

@@ -35,8 +35,8 @@ Status CheckGlobals(const Options& options, const GlobalOptions& globals) {
   return {};
 }
 
-Result<Verdict> RunCommand(const Command& command, const std::vector<std::string>& arguments,
-                           Terminal& terminal) {
+Result<Verdict> RunCommand(const Command& command, std::string_view program,
+                           const std::vector<std::string>& arguments, Terminal& terminal) {
   Options options;
   GlobalOptions globals;
   const CommandBody body = command.declare(options);
@@ -52,12 +52,12 @@ Result<Verdict> RunCommand(const Command& command, const std::vector<std::string
   HEED_TRY(CheckGlobals(options, globals));
   if (options.Given("threads")) SetNumThreads(static_cast<int>(globals.threads));
   terminal = Terminal({.quiet = globals.quiet, .json = globals.json});
-  Session session{globals, options, terminal};
+  Session session{program, globals, options, terminal};
   return body(session);
 }
 
-Result<Verdict> Run(std::span<const Command> commands, const std::vector<std::string>& arguments,
-                    Terminal& terminal) {
+Result<Verdict> Run(std::span<const Command> commands, std::string_view program,
+                    const std::vector<std::string>& arguments, Terminal& terminal) {
   const std::string name = arguments.empty() ? "--help" : arguments[0];
   if (name == "--help" || name == "-h" || name == "help") {
     HEED_TRY(terminal.Say(ProgramHelp(commands)));
@@ -70,7 +70,7 @@ Result<Verdict> Run(std::span<const Command> commands, const std::vector<std::st
   std::vector<std::string> known;
   for (const Command& command : commands) {
     if (command.name == name) {
-      return RunCommand(command, {arguments.begin() + 1, arguments.end()}, terminal);
+      return RunCommand(command, program, {arguments.begin() + 1, arguments.end()}, terminal);
     }
     known.emplace_back(command.name);
   }
@@ -94,11 +94,12 @@ std::string HelpText(const Command& command, const Options& options) {
   return text + "\n" + options.List();
 }
 
-int RunProgram(std::span<const Command> commands, const std::vector<std::string>& arguments) {
+int RunProgram(std::span<const Command> commands, std::string_view program,
+               const std::vector<std::string>& arguments) {
   Terminal terminal;
   Result<Verdict> result = Verdict::kDone;
   try {
-    result = Run(commands, arguments, terminal);
+    result = Run(commands, program, arguments, terminal);
   } catch (const std::bad_alloc&) {
     result = Fail(ErrorKind::kIo, "memory", "not enough of it", "",
                   "take a smaller model, batch or context");

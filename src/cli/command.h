@@ -35,6 +35,7 @@ struct GlobalOptions {
 
 // What a command has at hand while it runs.
 struct Session {
+  std::string_view program;  // as the user called it, for lines to be copied
   const GlobalOptions& globals;
   Options& options;  // what was given; Apply() after a preset
   Terminal& terminal;
@@ -59,8 +60,9 @@ struct Command {
 
 std::string HelpText(const Command& command, const Options& options);
 
-// Runs the program: `arguments` without the program's own name. Returns the exit code.
-int RunProgram(std::span<const Command> commands, const std::vector<std::string>& arguments);
+// Runs the program: `program` as it was called, `arguments` without it. Returns the exit code.
+int RunProgram(std::span<const Command> commands, std::string_view program,
+               const std::vector<std::string>& arguments);
 
 // The commands there are, one file each.
 Command AttentionCommand();

@@ -42,7 +42,7 @@ void CutTexts(std::string_view text, const std::string& name, const std::string&
 Result<Verdict> Run(Session& session, const EvalSettings& settings,
                     const std::vector<std::string>& arguments) {
   if (arguments.size() < 2) {
-    return BadRequest("MODEL TEXT...", fmt::format("{} arguments", arguments.size()),
+    return BadRequest("MODEL TEXT...", arguments.empty() ? "nothing" : "a model's folder alone",
                       "a model's folder and at least one text file");
   }
   HEED_ASSIGN(

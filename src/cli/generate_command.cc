@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <utility>
 
 #include "baseline/open.h"
 #include "cli/command.h"
@@ -54,10 +56,7 @@ struct Cell {
 constexpr double kMostSamples = 100000;
 constexpr int64_t kMostTokens = 1000000000;
 
-Status Check(const GenerateSettings& s, const std::vector<std::string>& models) {
-  if (models.size() != 1) {
-    return BadRequest("MODEL", fmt::format("{} folders", models.size()), "one model's folder");
-  }
+Status Check(const GenerateSettings& s) {
   if (s.prompt.empty()) {
     return BadRequest("--prompt", "nothing", "a text to continue",
                       "for example --prompt \"Once upon a time\"");
@@ -77,25 +76,66 @@ Status Check(const GenerateSettings& s, const std::vector<std::string>& models) 
   return {};
 }
 
+// Breaks lines of a terminal between words; a word is shown once it has ended.
+class WordWrap {
+ public:
+  explicit WordWrap(int width) : width_(static_cast<size_t>(width)) {}
+
+  // What can be shown after whole characters arrived.
+  std::string Push(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+      const bool starts_character = (c & 0xC0) != 0x80;
+      if (starts_character && word_.size() >= width_) out += Flush();
+      if (c != ' ' && c != '\n') {
+        word_ += c;
+        continue;
+      }
+      out += Flush() + c;
+      used_ = c == '\n' ? 0 : used_ + 1;
+    }
+    return out;
+  }
+  std::string Flush() {
+    const size_t columns = TextWidth(word_);
+    const bool wraps = used_ > 0 && used_ + columns > width_;
+    used_ = wraps ? columns : used_ + columns;
+    return (wraps ? "\n" : "") + std::exchange(word_, "");
+  }
+
+ private:
+  size_t width_, used_ = 0;
+  std::string word_;
+};
+
 // Text as it arrives, in whole characters; a line of dashes between samples.
 class Stream {
  public:
   Stream(Terminal& terminal, const GenerateSettings& settings, std::span<const Cell> cells)
-      : terminal_(terminal), settings_(settings), cells_(cells) {}
+      : terminal_(terminal),
+        settings_(settings),
+        cells_(cells),
+        wrap_(terminal.out_is_terminal() ? terminal.width() : std::numeric_limits<int>::max()) {}
 
   std::string Heading(size_t i) const {
-    return fmt::format("{}--- temperature {}, seed {}\n", i > 0 ? "\n" : "",
-                       FormatFigure(cells_[i].temperature), cells_[i].seed);
+    const Cell& cell = cells_[i];
+    return fmt::format("{}--- temperature {}{}\n", i > 0 ? "\n" : "",
+                       FormatFigure(cell.temperature),
+                       cell.temperature > 0 ? fmt::format(", seed {}", cell.seed) : ", greedy");
   }
-  Status Show(std::string_view bytes) { return terminal_.Say(splitter_.Push(bytes)); }
-  Status Begin(size_t i) { return terminal_.Say(Heading(i) + settings_.prompt[cells_[i].prompt]); }
-  Status End() { return terminal_.Say(splitter_.Flush() + "\n"); }
+  Status Begin(size_t i) {
+    HEED_TRY(terminal_.Say(Heading(i)));
+    return Show(settings_.prompt[cells_[i].prompt]);
+  }
+  Status Show(std::string_view bytes) { return terminal_.Say(wrap_.Push(splitter_.Push(bytes))); }
+  Status End() { return terminal_.Say(wrap_.Push(splitter_.Flush() + "\n")); }
 
  private:
   Terminal& terminal_;
   const GenerateSettings& settings_;
   std::span<const Cell> cells_;
   Utf8Splitter splitter_;
+  WordWrap wrap_;
 };
 
 class GenerateRun {
@@ -105,9 +145,12 @@ class GenerateRun {
       : session_(session), settings_(settings), models_(models) {}
 
   Result<Verdict> Run() {
-    HEED_TRY(Check(settings_, models_));
+    if (models_.size() != 1) {
+      return BadRequest("MODEL", fmt::format("{} folders", models_.size()), "one model's folder");
+    }
     HEED_ASSIGN(model_, OpenModel(models_[0],
                                   session_.globals.reference ? ReferenceKernels() : SimdKernels()));
+    HEED_TRY(Check(settings_));
     if (!model_.tokenizer) return tl::make_unexpected(model_.tokenizer.error());
     if (model_.gpt && settings_.dtype == Arithmetic::kBf16) HEED_TRY(model_.gpt->RoundWeights());
     HEED_TRY(MakeRequests());
@@ -202,8 +245,8 @@ class GenerateRun {
     for (const Sample& sample : samples) {
       if (!sample.slid) continue;
       session_.terminal.Note(fmt::format(
-          "note: text grew past the context of {} tokens; the window slid, and what left it is "
-          "forgotten",
+          "note: text grew past the context of {} tokens, so the window slid: the model saw the "
+          "last of them alone",
           model_.gpt->config().block_size));
       return;
     }

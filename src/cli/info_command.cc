@@ -43,11 +43,15 @@ nlohmann::ordered_json ModelJson(const Gpt& model) {
 std::string ModelText(const Gpt& model) {
   const ModelConfig& c = model.config();
   std::string text = fmt::format("model_type {}", NameOf(c.family()));
+  size_t used = text.size();
   ModelConfig::Fields(c, [&](std::string_view name, const auto& value, std::string_view) {
-    text += fmt::format("  {} {}", name, JsonText(value));
+    std::string item = fmt::format("  {} {}", name, JsonText(value));
+    std::erase(item, '"');
+    if (used + item.size() > 100) text += "\n", used = 0;
+    text += item;
+    used += item.size();
   });
-  std::erase(text, '"');
-  text = Wrap(text, 100, 2) + "\n\n";
+  text += "\n\n";
   text += fmt::format("{:<44} {:<10} {:>16} {:>14}  {}\n", "parameter", "axes", "shape", "elements",
                       "AdamW group");
   int64_t decayed = 0, plain = 0;

@@ -19,5 +19,5 @@ int main(int argc, char** argv) {
       heed::InfoCommand(),   heed::LedgerCommand(),    heed::CheckCommand(),
       heed::LessonCommand(), heed::AttentionCommand(), heed::LogitsCommand(),
       heed::BenchCommand()};
-  return heed::RunProgram(commands, {argv + (argc > 0), argv + argc});
+  return heed::RunProgram(commands, argc > 0 ? argv[0] : "heed", {argv + (argc > 0), argv + argc});
 }

@@ -43,11 +43,17 @@ std::vector<PictureFile> Outputs(const PlotSettings& settings) {
   return RunPictures(MetricsPath(settings.runs[0]).parent_path().string());
 }
 
-Status CheckOutputs(const std::vector<PictureFile>& outputs, bool overwrite) {
+Status CheckNames(const std::vector<PictureFile>& outputs) {
   for (const PictureFile& output : outputs) {
     if (!output.path.ends_with(".svg") && !output.path.ends_with(".png")) {
       return BadRequest("--out", output.path, "a name that ends in .svg or .png");
     }
+  }
+  return {};
+}
+
+Status CheckNew(const std::vector<PictureFile>& outputs, bool overwrite) {
+  for (const PictureFile& output : outputs) {
     struct stat info;
     if (!overwrite && lstat(output.path.c_str(), &info) == 0) {
       return BadRequest(output.path, "a file that exists", "a new name",
@@ -116,22 +122,23 @@ Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
                       "for example heed plot runs/demo");
   }
   const std::vector<PictureFile> outputs = Outputs(settings);
-  HEED_TRY(CheckOutputs(outputs, session.globals.overwrite));
+  HEED_TRY(CheckNames(outputs));
   HEED_ASSIGN(const std::vector<RunCurve> runs, ReadRuns(settings.runs));
   PlotRequest request{settings.metric, settings.x, FloorOf(settings, runs)};
 
   Terminal& terminal = session.terminal;
   TextPlotStyle style{.utf8 = LocaleIsUtf8(), .colour = terminal.out_has_colour()};
   if (terminal.out_is_terminal()) style.width = std::min(style.width, terminal.width());
-  for (const PictureFile& output : outputs) {
-    request.metric = output.metric;
-    HEED_TRY(WritePicture(MakePicture(runs, request), output.path, session.globals.overwrite));
-    terminal.Note("wrote " + output.path);
-  }
   for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
     if (session.options.Given("metric") && metric != settings.metric) continue;
     request.metric = metric;
     HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
+  }
+  HEED_TRY(CheckNew(outputs, session.globals.overwrite));
+  for (const PictureFile& output : outputs) {
+    request.metric = output.metric;
+    HEED_TRY(WritePicture(MakePicture(runs, request), output.path, session.globals.overwrite));
+    terminal.Note("wrote " + output.path);
   }
   if (outputs.empty()) terminal.Note("a picture of several runs needs a name: --out FILE.svg");
   HEED_TRY(terminal.Document(Document(runs, outputs)));

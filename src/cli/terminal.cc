@@ -19,7 +19,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr std::string_view kEraseLine = "\r\x1b[2K";
 constexpr double kRedrawSeconds = 0.1;
-constexpr double kWindowSeconds = 5;
+constexpr double kWindowSeconds = 20;
 constexpr int64_t kPlainLines = 20;
 constexpr int kNarrowestBar = 8, kWidestBar = 40;
 
@@ -185,9 +185,9 @@ void Progress::Update(int64_t done, std::vector<Figure> figures, Clock::time_poi
     if (Seconds(now - last_drawn_).count() < kRedrawSeconds) return;
     last_drawn_ = now;
     Measure(now);
-    // The last column stays free: some terminals wrap on it.
+    // Columns stay free for the ^C that a terminal echoes, and some wrap on the last one.
     WriteAll(terminal_.settings_.err,
-             std::string(kEraseLine) + BarLine(state_, terminal_.width() - 1, utf8_));
+             std::string(kEraseLine) + BarLine(state_, terminal_.width() - 3, utf8_));
     terminal_.bar_shown_ = true;
   } else if (done >= next_line_ && done < state_.total) {
     Measure(now);
@@ -200,7 +200,7 @@ void Progress::Update(int64_t done, std::vector<Figure> figures, Clock::time_poi
 void Progress::Finish(Clock::time_point now) {
   if (terminal_.quiet()) return;
   Measure(now);
-  terminal_.Note(bar_ ? BarLine(state_, terminal_.width() - 1, utf8_) : PlainLine(state_));
+  terminal_.Note(bar_ ? BarLine(state_, terminal_.width() - 3, utf8_) : PlainLine(state_));
 }
 
 void Progress::Erase() {

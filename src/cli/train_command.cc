@@ -181,9 +181,10 @@ class TrainRun {
     if (resumed) {
       HEED_TRY(trainer_->Resume());
     } else {
-      HEED_TRY(BeginFolder());
+      HEED_ASSIGN(lock_, PrepareFolder(spec_.inputs.out, session_.globals.overwrite));
       if (spec_.inputs.init.empty()) model_->Initialize(spec_.seed);
     }
+    HEED_TRY(WriteConfig());
     Introduce();
     return Train();
   }
@@ -193,9 +194,8 @@ class TrainRun {
     return session_.globals.reference ? ReferenceKernels() : SimdKernels();
   }
 
-  // Takes the run's folder and writes its settings there.
-  Status BeginFolder() {
-    HEED_ASSIGN(lock_, PrepareFolder(spec_.inputs.out, session_.globals.overwrite));
+  // A resumed run writes it again: what extends the run must be known to the next resume.
+  Status WriteConfig() const {
     const std::string toml = spec_.Toml();
     const std::string_view piece = toml;
     return WriteFileAtomically((fs::path(spec_.inputs.out) / kConfigFile).string(), {&piece, 1},
@@ -277,7 +277,8 @@ class TrainRun {
     if (text == nullptr) {
       return BadRequest("DATA", "a task that is not text", "text files or builtin:stories");
     }
-    HEED_TRY(BeginFolder());
+    HEED_ASSIGN(lock_, PrepareFolder(spec_.inputs.out, session_.globals.overwrite));
+    HEED_TRY(WriteConfig());
     MetricsRow last;
     std::string metrics;
     const CountingSettings counting{spec_.train.batch_size, spec_.train.eval_iters, spec_.seed};
@@ -324,12 +325,12 @@ class TrainRun {
                   "start one with heed train DATA --out " + folder);
     }
     HEED_ASSIGN(lock_, FolderLock::Take(folder));
-    HEED_TRY(AllowOnly({"resume", "max_iters"}, "a resumed run keeps its settings"));
+    HEED_TRY(
+        AllowOnly({"resume", "max_iters", "lr_decay_iters"}, "a resumed run keeps its settings"));
     if (!spec_.arguments.empty()) {
       return BadRequest("--resume", "'" + spec_.arguments[0] + "' beside it", "the run's own data");
     }
-    const bool extend = session_.options.Given("max_iters");
-    const int64_t max_iters = spec_.train.max_iters;
+    const TrainSettings asked = spec_.train;
     TrainSpec saved;
     GlobalOptions globals;
     Options options;
@@ -340,8 +341,11 @@ class TrainRun {
     spec_.seed = static_cast<uint64_t>(globals.seed);
     spec_.inputs.out = folder;
     spec_.inputs.resume = folder;
+    if (session_.options.Given("max_iters")) spec_.train.max_iters = asked.max_iters;
+    if (session_.options.Given("lr_decay_iters")) {
+      spec_.train.lr_decay_iters = asked.lr_decay_iters;
+    }
     HEED_TRY(spec_.train.Resolve());
-    if (extend) spec_.train.max_iters = max_iters;
     HEED_ASSIGN(LoadedModel loaded, LoadModel(folder, kernels()));
     if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
     model_ = std::move(loaded.model);
@@ -355,7 +359,7 @@ class TrainRun {
     }
     const std::string other = session_.options.FirstGivenBut(allowed);
     if (other.empty()) return {};
-    return BadRequest(other, "given beside --resume", "only --max-iters", why);
+    return BadRequest(other, "given beside --resume", "only --max-iters and --lr-decay-iters", why);
   }
 
   Status ReadData(std::unique_ptr<Tokenizer> tokenizer) {
@@ -401,22 +405,35 @@ class TrainRun {
         "memory    {} planned, {} threads, {}, {}",
         FormatBytes(static_cast<double>(trainer_->planned_bytes())), NumThreads(),
         session_.globals.reference ? "reference" : SimdTarget(), NameOf(spec_.train.dtype)));
-    if (trainer_->iteration() > 0) {
-      session_.terminal.Note(fmt::format("resume    after {} updates", trainer_->iteration()));
+    const TrainSettings& t = spec_.train;
+    session_.terminal.Note(
+        fmt::format("settings  {} updates of {} x {} tokens, learning rate {} to {}, positions {}",
+                    FormatCount(t.max_iters), t.batch_size * t.grad_accum, c.block_size,
+                    FormatFigure(t.learning_rate), FormatFigure(t.min_lr), NameOf(c.position)));
+    if (trainer_->iteration() > 0) IntroduceResume();
+  }
+
+  void IntroduceResume() {
+    const TrainSettings& t = spec_.train;
+    std::string line = fmt::format("resume    after {} updates", trainer_->iteration());
+    if (trainer_->iteration() >= t.max_iters) {
+      line += "; none is left, --max-iters N goes further";
+    } else if (t.max_iters > t.lr_decay_iters) {
+      line += fmt::format(
+          "; from update {} on at the least learning rate, --lr-decay-iters N stretches its fall",
+          FormatCount(t.lr_decay_iters));
     }
+    session_.terminal.Note(line);
   }
 
   Result<Verdict> Train() {
     InterruptGuard guard;
     Progress progress(session_.terminal, "training", "it", spec_.train.max_iters);
     progress.StartAt(trainer_->iteration());
-    std::vector<Figure> figures;
     TrainEvents events;
     events.should_stop = [] { return interrupted.load(); };
     events.on_iteration = [&](const MetricsRow& row) {
-      figures = {{"loss", FormatFigure(row.train_loss)}};
-      if (val_loss_) figures.push_back({"held out", FormatFigure(*val_loss_)});
-      progress.Update(row.iter, figures);
+      progress.Update(row.iter, {{"loss", FormatFigure(row.train_loss)}});
     };
     events.on_evaluation = [&](const MetricsRow& row) {
       progress.Erase();
@@ -425,9 +442,9 @@ class TrainRun {
     HEED_ASSIGN(const TrainOutcome outcome, trainer_->Run(events));
     if (outcome.stopped) {
       progress.Erase();
-      session_.terminal.Note(
-          fmt::format("stopped after {} updates; go on with: heed train --resume {}",
-                      trainer_->iteration(), ShellWord(spec_.inputs.out)));
+      session_.terminal.Note(fmt::format(
+          "stopped after {} updates; go on with: {} train --resume {}", trainer_->iteration(),
+          ShellWord(std::string(session_.program)), ShellWord(spec_.inputs.out)));
     } else {
       progress.Finish();
     }
@@ -540,9 +557,12 @@ Command TrainCommand() {
   command.explanation =
       "Trains from nothing, or from --init MODEL, on text files, folders or a built-in task, and "
       "leaves a model's folder with its curves (metrics.jsonl), settings (config.toml) and "
-      "checkpoint. The text's tail is held out. Ctrl-C saves; --resume FOLDER goes on as if never "
-      "stopped. Presets: femto, pico, gpt-nano, gpt-micro, gpt-mini, gopher-44m, gpt2 and larger, "
-      "shakespeare-cpu, shakespeare.";
+      "checkpoint. The text's tail is held out; both parts need block_size + 1 tokens. Ctrl-C "
+      "saves; "
+      "--resume FOLDER goes on as if never stopped. builtin:stories and builtin:adder bring "
+      "settings "
+      "of their own, which options change. Presets: femto, pico, gpt-nano, gpt-micro, gpt-mini, "
+      "gopher-44m, gpt2 and larger, shakespeare-cpu, shakespeare.";
   command.example =
       "heed train input.txt --preset shakespeare-cpu --out runs/first\n"
       "heed train --resume runs/first\n"

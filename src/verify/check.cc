@@ -97,20 +97,24 @@ constexpr Check kChecks[] = {
      "reductions across threads", CheckThreads},
 };
 
-// The first tokens and blocks of a model that has many, or `model` itself.
-Result<std::unique_ptr<Gpt>> Cut(std::unique_ptr<Gpt> model, std::string* scope) {
-  const ModelConfig whole = model->config();
-  ModelConfig config = whole;
-  config.vocab_size = std::min(whole.vocab_size, kMostVocabulary);
-  if (ParameterCount(config) > kMostParameters)
-    config.n_layer = std::min(whole.n_layer, kFewBlocks);
-  if (config == whole) {
-    *scope = "the whole model";
-    return model;
-  }
-  *scope = fmt::format("cut to be quick: {} of {} blocks, {} of {} tokens", config.n_layer,
-                       whole.n_layer, config.vocab_size, whole.vocab_size);
-  HEED_ASSIGN(auto cut, Gpt::Create(config, model->kernels()));
+// The first tokens and blocks of a model that has many, or `whole` itself.
+ModelConfig Cut(const ModelConfig& whole) {
+  ModelConfig part = whole;
+  part.vocab_size = std::min(whole.vocab_size, kMostVocabulary);
+  if (ParameterCount(part) > kMostParameters) part.n_layer = std::min(whole.n_layer, kFewBlocks);
+  return part;
+}
+
+std::string Scope(const ModelConfig& whole, const ModelConfig& part) {
+  if (part == whole) return "the whole model";
+  return fmt::format("cut to be quick: {} of {} blocks, {} of {} tokens", part.n_layer,
+                     whole.n_layer, part.vocab_size, whole.vocab_size);
+}
+
+Result<std::unique_ptr<Gpt>> Cut(std::unique_ptr<Gpt> model) {
+  const ModelConfig part = Cut(model->config());
+  if (part == model->config()) return model;
+  HEED_ASSIGN(auto cut, Gpt::Create(part, model->kernels()));
   // Rows of the vocabulary come first in their tensors; all other shapes are the same.
   for (Parameter& p : cut->parameters().all()) {
     std::copy_n(model->parameters().Find(p.name)->data, p.elements, p.data);
@@ -153,6 +157,27 @@ CheckResult Judge(const Check& check, const Finding& finding) {
   return result;
 }
 
+Result<CheckReport> RunChecks(Gpt* model, std::string scope, uint64_t seed, bool fresh) {
+  const ModelConfig& c = model->config();
+  if (c.n_layer == 0) {
+    return BadRequest("model", std::string(NameOf(c.model)),
+                      "a model with blocks, for the checks ask after attention");
+  }
+  const bool large = ParameterCount(c) > kMostParameters / 4;
+  if (fresh) Stir(model, seed);
+  // Beyond 64 positions and at no multiple of a tile's size.
+  const int64_t T = std::min<int64_t>(large ? 13 : 67, c.block_size);
+  Probe probe{*model, seed, fresh, large, BatchSize(c), T, {}};
+  probe.tokens = probe.Tokens(probe.B * T, 0);
+  CheckReport report;
+  report.scope = fmt::format("{}, on {} sequences of {} random tokens", scope, probe.B, T);
+  for (const Check& check : kChecks) {
+    HEED_ASSIGN(const Finding finding, check.run(probe));
+    report.results.push_back(Judge(check, finding));
+  }
+  return report;
+}
+
 }  // namespace
 
 std::span<const EnumName<CheckVerdict>> EnumNames(CheckVerdict) {
@@ -169,26 +194,19 @@ const CheckResult* CheckReport::FirstFailed() const {
   return nullptr;
 }
 
-Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, const CheckOptions& options) {
-  CheckReport report;
-  if (model->config().n_layer == 0) {
-    return BadRequest("model", std::string(NameOf(model->config().model)),
-                      "a model with blocks, for the checks ask after attention");
-  }
-  HEED_ASSIGN(model, Cut(std::move(model), &report.scope));
-  const ModelConfig& c = model->config();
-  const bool large = ParameterCount(c) > kMostParameters / 4;
-  if (options.fresh) Stir(model.get(), options.seed);
-  // Beyond 64 positions and at no multiple of a tile's size.
-  const int64_t T = std::min<int64_t>(large ? 13 : 67, c.block_size);
-  Probe probe{*model, options.seed, options.fresh, large, BatchSize(c), T, {}};
-  probe.tokens = probe.Tokens(probe.B * T, 0);
-  report.scope += fmt::format(", on {} sequences of {} random tokens", probe.B, T);
-  for (const Check& check : kChecks) {
-    HEED_ASSIGN(const Finding finding, check.run(probe));
-    report.results.push_back(Judge(check, finding));
-  }
-  return report;
+Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, uint64_t seed) {
+  const ModelConfig whole = model->config();
+  HEED_ASSIGN(model, Cut(std::move(model)));
+  return RunChecks(model.get(), Scope(whole, model->config()), seed, /*fresh=*/false);
+}
+
+Result<CheckReport> CheckFreshModel(const ModelConfig& config, const Kernels& kernels,
+                                    uint64_t seed) {
+  ModelConfig whole = config;
+  HEED_TRY(whole.Resolve());
+  HEED_ASSIGN(const auto model, Gpt::Create(Cut(whole), kernels));
+  model->Initialize(seed);
+  return RunChecks(model.get(), Scope(whole, model->config()), seed, /*fresh=*/true);
 }
 
 }  // namespace heed

@@ -36,16 +36,15 @@ struct CheckReport {
   const CheckResult* FirstFailed() const;
 };
 
-struct CheckOptions {
-  uint64_t seed = 1337;
-  // The weights are Gpt::Initialize's: the loss must start near ln(vocab_size), and for the checks
-  // after it weights are stirred so that no part is idle.
-  bool fresh = false;
-};
-
 // Runs every check; parameters are as they were afterwards only in number. Large models are cut
 // first: see CheckReport::scope. Restores the number of threads. Errors: not enough memory, no
 // folder for temporary files.
-Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, const CheckOptions& options);
+Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, uint64_t seed);
+
+// The same for weights that Gpt::Initialize draws: the loss must start near ln(vocab_size); for the
+// checks after it weights are stirred so that no part is idle. Errors: also a configuration that is
+// none.
+Result<CheckReport> CheckFreshModel(const ModelConfig& config, const Kernels& kernels,
+                                    uint64_t seed);
 
 }  // namespace heed

@@ -13,6 +13,7 @@ TEST(Nearest, FindsSlipsAndLeavesStrangersAlone) {
   EXPECT_EQ(NearestName("n_haed", known), "n-head");
   EXPECT_EQ(NearestName("learning_rate", known), "learning-rate");
   EXPECT_EQ(NearestName("tpo-k", known), "top-k");
+  EXPECT_EQ(NearestName("learn", known), "learning-rate");  // begun, not finished
   EXPECT_EQ(NearestName("zebra", known), "");
   EXPECT_EQ(NearestName("", known), "");
   EXPECT_EQ(NearestName(std::string(100000, 'a'), known), "");

@@ -144,6 +144,26 @@ TEST_F(Hostile, OneRunAtATimeHoldsAFolder) {
   EXPECT_EQ(Run("$heed train --resume run --quiet").exit_code, 0);
 }
 
+TEST_F(Hostile, AnExtendedRunIsStillLongerAfterBeingStopped) {
+  Train("run");
+  const ShellResult stopped =
+      Run("timeout 60 $heed train --resume run --max-iters 100000000 --quiet & pid=$!; "
+          "until [ $(wc -l < run/metrics.jsonl) -gt 9 ]; do sleep 0.02; done; kill -TERM $pid; "
+          "wait $pid");
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+  const ShellResult resumed =
+      Run("timeout --foreground -s INT 2 $heed train --resume run 2>&1 | cat");
+  EXPECT_THAT(resumed.out, HasSubstr("settings  100,000,000 updates"));
+  EXPECT_THAT(resumed.out, HasSubstr("; from update 1 on at the least learning rate"));
+  EXPECT_THAT(resumed.out, HasSubstr("go on with: " HEED_PROGRAM " train --resume run"));
+}
+
+TEST_F(Hostile, AResumeWithNothingLeftSaysSo) {
+  Train("run");
+  EXPECT_THAT(Run("$heed train --resume run").err,
+              HasSubstr("none is left, --max-iters N goes further"));
+}
+
 TEST_F(Hostile, ADivergedStepCanBeReplayed) {
   const ShellResult result =
       Run("$heed train t.txt " + kTiny + " --max-iters 50 --learning-rate 1e30 --out 'my run'");

@@ -28,9 +28,7 @@ ModelConfig Grouped() {
 }
 
 std::map<std::string, CheckResult> Results(const Kernels& kernels, const ModelConfig& config) {
-  auto model = *Gpt::Create(config, kernels);
-  model->Initialize(1);
-  const Result<CheckReport> report = CheckModel(std::move(model), {.seed = 1, .fresh = true});
+  const Result<CheckReport> report = CheckFreshModel(config, kernels, /*seed=*/1);
   std::map<std::string, CheckResult> results;
   if (!report) {
     ADD_FAILURE() << report.error().Message();
@@ -185,7 +183,7 @@ TEST(CheckModel, ANumberThatIsNotFiniteFailsTheFirstCheck) {
   auto model = *Gpt::Create(Grouped(), SimdKernels());
   model->Initialize(1);
   model->parameters().Find("ln_f.weight")->data[0] = std::numeric_limits<float>::quiet_NaN();
-  const Result<CheckReport> report = CheckModel(std::move(model), {});
+  const Result<CheckReport> report = CheckModel(std::move(model), /*seed=*/1);
   ASSERT_TRUE(report);
   ASSERT_NE(report->FirstFailed(), nullptr);
   EXPECT_EQ(report->FirstFailed()->name, "shapes");
