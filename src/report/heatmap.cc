@@ -94,7 +94,7 @@ Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns, const std::
   script +=
       "set encoding utf8\nunset key\nunset colorbox\nunset tics\nset border lc rgb '#bbbbbb'\n"
       "set palette defined (0 '#ffffff', 0.25 '#b9d3ea', 1 '#123a63')\nset cbrange [0:1]\n"
-      "set yrange [*:*] reverse\nset multiplot\n";
+      "set multiplot\n";
   script += fmt::format("set label 1 {} at screen {:.6f}, screen {:.6f} left tc rgb '#333333'\n",
                         GnuplotQuoted(title), double(kGap) / width, 1 - 14.0 / height);
   for (int64_t i = 0; i < count; ++i) {
@@ -113,7 +113,7 @@ Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns, const std::
         "EOD\nset lmargin at screen {:.6f}\nset rmargin at screen {:.6f}\n"
         "set tmargin at screen {:.6f}\nset bmargin at screen {:.6f}\n"
         "set label 2 {} at graph 0, graph 1 left offset 0,0.6 tc rgb '#333333'\n"
-        "plot [-0.5:{:.1f}] [-0.5:{:.1f}] $map matrix with image pixels\nunset label 1\n",
+        "plot [-0.5:{:.1f}] [{:.1f}:-0.5] $map matrix with image pixels\nunset label 1\n",
         left / width, (left + kMapPoints) / width, 1 - top / height,
         1 - (top + kMapPoints) / height, GnuplotQuoted(map.title), double(map.T) - 0.5,
         double(map.T) - 0.5);
