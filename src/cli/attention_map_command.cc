@@ -123,8 +123,8 @@ class MapRun {
       grid.push_back({title, maps_.T, maps_.Map(layer, head)});
     });
     const int64_t columns = std::min<int64_t>(static_cast<int64_t>(grid.size()), maps_.n_head);
-    const std::string title = std::string("queries down, keys across") +
-                              (ablation_ ? "; in brackets, loss without the head" : "");
+    const std::string title =
+        ablation_ ? "queries down (loss without it)" : "queries down, keys across";
     return WriteHeatMaps(grid, columns, title, out, overwrite);
   }
 

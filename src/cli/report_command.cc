@@ -41,7 +41,8 @@ Result<Verdict> Run(Session& session, const ReportSettings& settings,
     return BadRequest("--max-tokens", fmt::format("{}", settings.max_tokens),
                       fmt::format("1 to {}", kMostTokens));
   }
-  fs::path page = settings.out.empty() ? fs::path(folders[0]) / "report.html" : settings.out;
+  fs::path page = settings.out;
+  if (page.empty()) page = fs::path(folders[0]) / "report.html";
   if (page.extension() != ".html") {
     return BadRequest("--out", settings.out, "a name that ends in .html");
   }

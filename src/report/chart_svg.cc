@@ -11,8 +11,8 @@
 namespace heed {
 namespace {
 
-constexpr double kWidth = 720, kHeight = 420;
-constexpr double kLeft = 56, kRight = 708, kTop = 34, kBottom = 376;
+constexpr double kWidth = 540, kHeight = 350;
+constexpr double kLeft = 48, kRight = 530, kTop = 34, kBottom = 306;
 constexpr size_t kColours = 6, kMostPoints = 600;
 constexpr float kLeastShown = 0.01f;
 
@@ -39,14 +39,14 @@ class Scale {
 std::string Axes(const Picture& picture, const Scale& scale) {
   std::string out;
   const Frame& f = scale.frame();
-  for (const Tick& tick : Ticks(f.left, f.right, 7, false)) {
+  for (const Tick& tick : Ticks(f.left, f.right, 5, false)) {
     const double x = scale.X(tick.at);
     out += fmt::format(
         "<path class=\"grid\" d=\"M{0:.1f} {1}V{2}\"/>"
         "<text class=\"tick\" x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
         x, kTop, kBottom, kBottom + 18, HtmlText(tick.label));
   }
-  for (const Tick& tick : Ticks(f.bottom, f.top, 7, picture.log_y)) {
+  for (const Tick& tick : Ticks(f.bottom, f.top, 6, picture.log_y)) {
     const double y = scale.Y(tick.at);
     out += fmt::format(
         "<path class=\"grid\" d=\"M{1} {0:.1f}H{2}\"/>"

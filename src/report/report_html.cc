@@ -49,7 +49,7 @@ th, td { padding: .25rem .7rem; text-align: left; border-bottom: 1px solid var(-
   vertical-align: top; }
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 tbody th { font-weight: 500; }
-td { overflow-wrap: anywhere; }
+td { min-width: 4.5rem; overflow-wrap: break-word; }
 .numbers td, .numbers thead th:not(:first-child) { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
 .chart { width: 100%; height: auto; display: block; }

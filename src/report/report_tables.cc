@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "report/format.h"
 #include "report/summary.h"
 #include "tensor/shape.h"
@@ -15,9 +17,23 @@ std::vector<RunRecord> Records(std::span<const ReportedRun> runs) {
   return records;
 }
 
-Table SettingsTable(const ReportedRun& run) {
-  Table table{run.record.name + ": settings", {"setting", "value"}, {}, /*numbers=*/false};
-  for (const auto& [setting, value] : run.record.settings) table.rows.push_back({setting, value});
+// Every setting of every run; "-" where a kind of model does not have it.
+Table SettingsTable(std::span<const RunRecord> runs) {
+  Table table{"all settings", {"setting"}, {}, /*numbers=*/false};
+  for (const RunRecord& run : runs) table.head.push_back(run.name);
+  for (const RunRecord& owner : runs) {
+    for (const auto& [setting, unused] : owner.settings) {
+      if (std::ranges::count(table.rows, setting, [](const auto& row) { return row[0]; }) > 0) {
+        continue;
+      }
+      table.rows.push_back({setting});
+      for (const RunRecord& run : runs) {
+        const auto at =
+            std::ranges::find(run.settings, setting, [](const auto& s) { return s.first; });
+        table.rows.back().push_back(at == run.settings.end() ? "-" : at->second);
+      }
+    }
+  }
   return table;
 }
 
@@ -111,12 +127,6 @@ std::vector<ReportSection> ReportSections(std::span<const ReportedRun> runs) {
                       "Loss is in nats per token, the training loss a mean over the last 25th of "
                       "the run; perplexity is its exponential.",
                       {FigureTable(records)}});
-  ReportSection settings{"Settings", "", {}};
-  if (runs.size() > 1) {
-    settings.note = "First what is not the same in all runs.";
-    settings.tables.push_back(DifferenceTable(records));
-    settings.tables.back().numbers = false;
-  }
   ReportSection sheet{
       "Prompts and temperatures",
       "Entropy is that of the distributions the tokens were drawn from, in nats; distinct 1 and 2 "
@@ -127,14 +137,19 @@ std::vector<ReportSection> ReportSections(std::span<const ReportedRun> runs) {
   ReportSection memory{"Memory", "By formula, and as this program holds it.", {}};
   ReportSection heads{"Heads", kMapCaution, {}};
   for (const ReportedRun& run : runs) {
-    settings.tables.push_back(SettingsTable(run));
     sheet.tables.push_back(SheetTable(run));
     if (!run.ledger) continue;
     shapes.tables.push_back(ShapeTable(run));
     memory.tables.push_back(MemoryTable(run));
     if (run.heads) heads.tables.push_back(HeadTable(run));
   }
-  for (ReportSection* section : {&settings, &sheet, &shapes, &memory, &heads}) {
+  ReportSection settings{"Settings", "", {}};
+  if (runs.size() > 1) {
+    settings.tables.push_back(DifferenceTable(records));
+    settings.tables.back().numbers = false;
+  }
+  settings.tables.push_back(SettingsTable(records));
+  for (ReportSection* section : {&sheet, &heads, &shapes, &memory, &settings}) {
     if (!section->tables.empty()) sections.push_back(std::move(*section));
   }
   return sections;

@@ -21,7 +21,7 @@ struct ReportSection {
   std::vector<Table> tables;
 };
 
-// In the order of the report: figures, settings, samples, shapes, memory, heads.
+// In the order of the report: figures, samples, heads, shapes, memory, settings.
 std::vector<ReportSection> ReportSections(std::span<const ReportedRun> runs);
 
 // The sentences that hold each run against the first.

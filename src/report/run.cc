@@ -9,6 +9,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "base/fields_text.h"
 #include "base/json.h"
 #include "io/file.h"
 #include "model/config_json.h"
@@ -51,8 +52,10 @@ Result<Settings> ReadSettings(const std::string& path, std::vector<std::string>*
       });
     }
     std::ostringstream value;
-    if (const auto* plain = node.as_string()) {
-      value << plain->get();
+    if (const auto* words = node.as_string()) {
+      value << words->get();
+    } else if (const auto* number = node.as_floating_point()) {
+      value << JsonText(number->get());
     } else {
       node.visit([&value](const auto& v) { value << v; });
     }
@@ -140,21 +143,19 @@ RunFigures FiguresOf(const RunRecord& run) {
 
 std::vector<Difference> DifferencesOf(std::span<const RunRecord> runs) {
   std::vector<Difference> differences;
-  for (const RunRecord& owner : runs) {
-    for (const auto& [setting, unused] : owner.settings) {
-      if (std::ranges::count(differences, setting, &Difference::setting) > 0) continue;
-      Difference difference{setting, {}};
-      for (const RunRecord& run : runs) {
-        const auto at =
-            std::ranges::find(run.settings, setting, [](const auto& s) { return s.first; });
-        difference.values.push_back(at == run.settings.end() ? "-" : at->second);
-      }
-      differences.push_back(std::move(difference));
+  if (runs.empty()) return differences;
+  for (const auto& [setting, unused] : runs[0].settings) {
+    Difference difference{setting, {}};
+    for (const RunRecord& run : runs) {
+      const auto at =
+          std::ranges::find(run.settings, setting, [](const auto& s) { return s.first; });
+      if (at != run.settings.end()) difference.values.push_back(at->second);
     }
+    const bool everywhere = difference.values.size() == runs.size();
+    const bool equal = std::ranges::count(difference.values, difference.values[0]) ==
+                       static_cast<ptrdiff_t>(runs.size());
+    if (everywhere && !equal) differences.push_back(std::move(difference));
   }
-  std::erase_if(differences, [](const Difference& d) {
-    return std::ranges::all_of(d.values, [&](const auto& value) { return value == d.values[0]; });
-  });
   return differences;
 }
 
@@ -175,7 +176,7 @@ std::string EffectOf(const RunRecord& run, const RunRecord& other) {
     const auto passed = std::ranges::find_if(run.rows, [&](const MetricsRow& row) {
       return row.val_loss && *row.val_loss <= *a.val_loss;
     });
-    if (passed != run.rows.end() && *b.val_loss < *a.val_loss) {
+    if (passed != run.rows.end() && passed->iter < b.updates) {
       text += fmt::format("; it passed the other's last loss after {} of {} updates", passed->iter,
                           b.updates);
     }

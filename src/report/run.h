@@ -43,7 +43,7 @@ struct RunFigures {
 };
 RunFigures FiguresOf(const RunRecord& run);
 
-// A setting that is not the same in all runs; "-" where a run does not have it.
+// A setting that all runs have and that is not the same in all. Models of other kinds lack some.
 struct Difference {
   std::string setting;
   std::vector<std::string> values;  // by run

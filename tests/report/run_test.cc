@@ -38,7 +38,7 @@ TEST(Compare, SaysWhatDiffersAndWhatItDid) {
             "200k tokens each -0.5000 nats per token, perplexity -39.3 %; it passed the other's "
             "last loss after 100 of 300 updates; 0.90 times the speed.");
   runs[1].settings.push_back({"dropout", "0.1"});
-  EXPECT_THAT(DifferencesOf(runs)[1].values, testing::ElementsAre("-", "0.1"));
+  EXPECT_EQ(DifferencesOf(runs).size(), 1u);
 }
 
 TEST(Compare, FiguresAreOfTheRows) {
