@@ -33,6 +33,19 @@ struct ReportSettings {
   }
 };
 
+constexpr const char* kEndings[] = {".html", ".md", ".csv"};
+
+// Before any work, whether there is something in its way.
+Status CheckFree(fs::path page) {
+  for (const char* ending : kEndings) {
+    std::error_code error;
+    if (!fs::exists(page.replace_extension(ending), error)) continue;
+    return BadRequest(page.string(), "a file that exists", "a new name",
+                      "give --overwrite to replace it");
+  }
+  return {};
+}
+
 Result<Verdict> Run(Session& session, const ReportSettings& settings,
                     const std::vector<std::string>& folders) {
   if (folders.empty()) return BadRequest("RUN...", "no folder", "the folder of a run");
@@ -46,6 +59,7 @@ Result<Verdict> Run(Session& session, const ReportSettings& settings,
   if (page.extension() != ".html") {
     return BadRequest("--out", settings.out, "a name that ends in .html");
   }
+  if (!session.globals.overwrite) HEED_TRY(CheckFree(page));
   ReportRequest request{settings.prompt,     settings.temperature,
                         settings.max_tokens, settings.text,
                         settings.ablate,     static_cast<uint64_t>(session.globals.seed)};
@@ -58,14 +72,13 @@ Result<Verdict> Run(Session& session, const ReportSettings& settings,
   }
   nlohmann::ordered_json files = nlohmann::ordered_json::array();
   std::string text;
-  for (const auto& [ending, content] :
-       {std::pair(".html", ReportHtml(runs)), std::pair(".md", ReportMarkdown(runs)),
-        std::pair(".csv", ReportCsv(runs))}) {
-    const std::string path = page.replace_extension(ending).string();
-    const std::string_view piece = content;
+  const std::string contents[] = {ReportHtml(runs), ReportMarkdown(runs), ReportCsv(runs)};
+  for (size_t i = 0; i < std::size(contents); ++i) {
+    const std::string path = page.replace_extension(kEndings[i]).string();
+    const std::string_view piece = contents[i];
     HEED_TRY(WriteFileAtomically(path, {&piece, 1}, session.globals.overwrite));
     files.push_back(path);
-    text += fmt::format("{:>9}  {}\n", FormatBytes(static_cast<double>(content.size())), path);
+    text += fmt::format("{:>9}  {}\n", FormatBytes(static_cast<double>(piece.size())), path);
   }
   HEED_TRY(session.terminal.Document(DocumentText({{"files", files}})));
   HEED_TRY(session.terminal.Say(text));
