@@ -69,6 +69,7 @@ Command AttentionCommand();
 Command BenchCommand();
 Command CheckCommand();
 Command CompareCommand();
+Command DiagnoseCommand();
 Command EvalCommand();
 Command GenerateCommand();
 Command InfoCommand();
@@ -77,6 +78,7 @@ Command LessonCommand();
 Command LogitsCommand();
 Command PlotCommand();
 Command ReportCommand();
+Command TokenizeCommand();
 Command TrainCommand();
 
 }  // namespace heed

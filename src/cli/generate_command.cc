@@ -174,9 +174,7 @@ class GenerateRun {
     const Tokenizer& tokenizer = **model_.tokenizer;
     for (size_t p = 0; p < settings_.prompt.size(); ++p) {
       HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(settings_.prompt[p], {"--prompt"}));
-      if (tokenizer.bos() && !settings_.no_bos) {
-        tokens.insert(tokens.begin(), *tokenizer.bos());
-      }
+      if (!settings_.no_bos) tokens = tokenizer.WithBos(std::move(tokens));
       if (tokens.empty()) {
         return BadRequest("--prompt", "an empty text", "at least one token",
                           "this vocabulary has no start token");

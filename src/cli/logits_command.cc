@@ -115,7 +115,7 @@ Result<Tokens> ReadTokens(const LogitsSettings& s, const LoadedModel& loaded) {
     if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
     const Tokenizer& tokenizer = **loaded.tokenizer;
     HEED_ASSIGN(t.tokens, tokenizer.Encode(s.text, {"--text"}));
-    if (tokenizer.bos() && !s.no_bos) t.tokens.insert(t.tokens.begin(), *tokenizer.bos());
+    if (!s.no_bos) t.tokens = tokenizer.WithBos(std::move(t.tokens));
   }
   t.T = static_cast<int64_t>(t.tokens.size());
   return t;

@@ -40,6 +40,7 @@ struct TrainInputs {
   std::vector<std::string> data;
   std::string out;
   std::string preset;
+  std::string recipe;
   std::string init;
   std::string resume;
 
@@ -48,6 +49,7 @@ struct TrainInputs {
     visit("out", self.out, "folder of the run");
     visit("resume", self.resume, "folder of a run to go on with");
     visit("preset", self.preset, "named size; other options change it");
+    visit("recipe", self.recipe, "fast: parts and settings that learn a text soonest");
     visit("init", self.init, "folder of a model to start from, in place of random weights");
     visit("data", self.data, "text file or folder, builtin:stories or builtin:adder");
   }
@@ -76,9 +78,10 @@ const std::vector<std::string_view> kModelFields = {"model",
 // What of a model's settings may differ from those of --init.
 constexpr std::string_view kInitFields[] = {"block_size", "dropout"};
 // All that counting an n-gram model asks for.
-const std::vector<std::string_view> kCountingFields = {"model",      "tokenizer",  "val_fraction",
-                                                       "block_size", "batch_size", "eval_iters",
-                                                       "order",      "smoothing",  "add_k"};
+const std::vector<std::string_view> kCountedModelFields = {"model", "block_size"};
+const std::vector<std::string_view> kCountingFields = {
+    "model",      "vocab_size", "tokenizer", "val_fraction", "block_size",
+    "batch_size", "eval_iters", "order",     "smoothing",    "add_k"};
 
 // All that a run is made from.
 struct TrainSpec {
@@ -103,10 +106,11 @@ struct TrainSpec {
         fmt::format("# heed train --config {} --out NEW\nseed = {}\n", kConfigFile, seed);
     std::vector<std::string_view> kept = {"data"};
     if (!inputs.preset.empty()) kept.push_back("preset");
+    if (!inputs.recipe.empty()) kept.push_back("recipe");
     if (!inputs.init.empty()) kept.push_back("init");
     text += "\n" + ToToml(inputs, kept);
     const bool counted = model.model == ModelKind::kNgram;
-    text += "\n" + ToToml(model, counted ? kCountingFields : kModelFields);
+    text += "\n" + ToToml(model, counted ? kCountedModelFields : kModelFields);
     text += "\n" + ToToml(train, counted ? kCountingFields : std::vector<std::string_view>{});
     if (counted) text += "\n" + ToToml(ngram);
     return text;
@@ -164,7 +168,7 @@ class TrainRun {
   Result<Verdict> Run() {
     for (const auto& [name, value] :
          {std::pair("resume", &spec_.inputs.resume), std::pair("init", &spec_.inputs.init),
-          std::pair("preset", &spec_.inputs.preset)}) {
+          std::pair("preset", &spec_.inputs.preset), std::pair("recipe", &spec_.inputs.recipe)}) {
       if (session_.options.Given(name) && value->empty()) {
         return BadRequest("--" + std::string(name), "an empty name", "a name");
       }
@@ -216,6 +220,9 @@ class TrainRun {
     ApplyTask(data, &spec_.model, &spec_.train);
     if (!inputs.preset.empty()) {
       HEED_TRY(ApplyPreset(inputs.preset, &spec_.model, &spec_.train));
+    }
+    if (!inputs.recipe.empty()) {
+      HEED_TRY(ApplyRecipe(inputs.recipe, &spec_.model, &spec_.train));
     }
     ApplyKind(kind, &spec_.model);
     HEED_TRY(session_.options.Apply());
@@ -364,8 +371,12 @@ class TrainRun {
 
   Status ReadData(std::unique_ptr<Tokenizer> tokenizer) {
     std::vector<std::string>& paths = spec_.inputs.data;
-    const DataOptions options{paths, spec_.train.tokenizer, spec_.train.val_fraction,
-                              spec_.model.block_size};
+    DataOptions options;
+    options.sources = paths;
+    options.tokenizer = spec_.train.tokenizer;
+    options.vocab_size = spec_.train.vocab_size;
+    options.val_fraction = spec_.train.val_fraction;
+    options.block_size = spec_.model.block_size;
     HEED_ASSIGN(data_, OpenData(options, std::move(tokenizer)));
     adder_ = dynamic_cast<const AdderBatches*>(data_.batches.get());
     // A run can be resumed from any folder.

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
+#include "text/split.h"
 #include "text/utf8.h"
 
 namespace heed {
@@ -29,6 +30,7 @@ struct Piece {
   size_t begin, end;
 
   std::string_view text() const { return part->text.substr(begin, end - begin); }
+  TextPlace place() const { return {part->name, begin, /*continues=*/begin > 0}; }
 };
 
 // The parts cut into pieces of about kPieceBytes at places that `cut_at(text, from)` allows.
@@ -44,6 +46,12 @@ std::vector<Piece> CutIntoPieces(const Corpus& corpus, const CutAt& cut_at) {
     }
   }
   return pieces;
+}
+
+std::vector<Piece> CutForTokens(const Corpus& corpus, const Tokenizer& tokenizer) {
+  return CutIntoPieces(corpus, [&tokenizer](std::string_view text, size_t from) {
+    return tokenizer.CutAt(text, from);
+  });
 }
 
 tl::unexpected<Error> SystemError(const std::string& where, const std::string& what, int error) {
@@ -119,8 +127,7 @@ void Widen(const std::byte* from, int64_t n, int32_t* out) {
 // The ids of a piece in `width` bytes each.
 Result<std::vector<std::byte>> EncodePiece(const Piece& piece, const Tokenizer& tokenizer,
                                            int width) {
-  HEED_ASSIGN(const std::vector<int32_t> ids,
-              tokenizer.Encode(piece.text(), {piece.part->name, piece.begin}));
+  HEED_ASSIGN(const std::vector<int32_t> ids, tokenizer.Encode(piece.text(), piece.place()));
   std::vector<std::byte> bytes;
   if (width == 1) Narrow<uint8_t>(ids, &bytes);
   if (width == 2) Narrow<uint16_t>(ids, &bytes);
@@ -224,6 +231,33 @@ Result<std::vector<char32_t>> DistinctCharacters(const Corpus& corpus) {
   return characters.Sorted();
 }
 
+std::vector<std::string_view> CutForPatterns(const Corpus& corpus) {
+  std::vector<std::string_view> texts;
+  for (const Piece& piece : CutIntoPieces(corpus, [](std::string_view text, size_t at) {
+         while (at < text.size() && !SplitsAt(text, at)) ++at;
+         return std::min(at, text.size());
+       })) {
+    texts.push_back(piece.text());
+  }
+  return texts;
+}
+
+Result<int64_t> CountTokens(const Corpus& corpus, const Tokenizer& tokenizer) {
+  const std::vector<Piece> pieces = CutForTokens(corpus, tokenizer);
+  std::vector<Result<int64_t>> counts(pieces.size());
+  ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+    counts[i] = tokenizer.Encode(pieces[i].text(), pieces[i].place()).map([](const auto& ids) {
+      return static_cast<int64_t>(ids.size());
+    });
+  });
+  int64_t total = 0;
+  for (const Result<int64_t>& count : counts) {
+    HEED_TRY(count);
+    total += *count;
+  }
+  return total;
+}
+
 Result<TokenStore> TokenStore::Make(const Corpus& corpus, const Tokenizer& tokenizer,
                                     const Options& options) {
   TokenStore store;
@@ -232,9 +266,7 @@ Result<TokenStore> TokenStore::Make(const Corpus& corpus, const Tokenizer& token
   ScratchFile scratch;
   if (!in_memory) HEED_TRY(scratch.Create(options.scratch_folder));
 
-  const std::vector<Piece> pieces = CutIntoPieces(
-      corpus,
-      [&tokenizer](std::string_view text, size_t from) { return tokenizer.CutAt(text, from); });
+  const std::vector<Piece> pieces = CutForTokens(corpus, tokenizer);
   for (size_t first = 0; first < pieces.size(); first += kWave) {
     const size_t count = std::min(kWave, pieces.size() - first);
     std::vector<Result<std::vector<std::byte>>> wave(count);

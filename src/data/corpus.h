@@ -41,6 +41,13 @@ class Corpus {
 // and the byte's offset in it.
 Result<std::vector<char32_t>> DistinctCharacters(const Corpus& corpus);
 
+// The corpus in parts of about 256 KiB, cut where every split pattern would (text/split.h).
+std::vector<std::string_view> CutForPatterns(const Corpus& corpus);
+
+// The number of tokens, in memory that does not grow with the corpus: files stay mapped. Errors: as
+// Tokenizer::Encode, with the part's name.
+Result<int64_t> CountTokens(const Corpus& corpus, const Tokenizer& tokenizer);
+
 // A corpus tokenised once: ids in 1, 2 or 4 bytes each, by the size of the vocabulary.
 class TokenStore {
  public:

@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 #include <utility>
 
-#include "base/mapped_file.h"
 #include "base/nearest.h"
 #include "data/adder.h"
 #include "data/stories.h"
+#include "text/bpe_tokenizer.h"
+#include "text/bpe_trainer.h"
 #include "text/byte_tokenizer.h"
 #include "text/char_tokenizer.h"
+#include "text/tokenizer_file.h"
 
 namespace heed {
 namespace {
@@ -22,21 +23,24 @@ constexpr std::string_view kStories = "builtin:stories";
 constexpr std::string_view kAdder = "builtin:adder";
 constexpr int64_t kStoryBytes = 5'000'000;
 constexpr int64_t kAdderDigits = 2;
+constexpr int64_t kBpeTokens = 4096;  // of bpe when no number is given
 
-Result<std::unique_ptr<Tokenizer>> ReadTokenizer(const std::string& path) {
-  std::error_code error;
-  const bool folder = std::filesystem::is_directory(path, error);
-  const std::string file = folder ? path + "/tokenizer.json" : path;
-  if (!std::filesystem::exists(file, error)) {
-    return BadRequest("tokenizer", fmt::format("'{}'", path), "char, byte, or a tokenizer.json");
-  }
-  HEED_ASSIGN(const MappedFile json, MappedFile::Open(file));
-  return ParseTokenizerJson(json.text(), file);
+Result<std::unique_ptr<Tokenizer>> LearnTokenizer(const Corpus& corpus, int64_t vocab_size) {
+  HEED_ASSIGN(BpeVocabulary vocabulary,
+              TrainBpe(CutForPatterns(corpus), vocab_size > 0 ? vocab_size : kBpeTokens));
+  return BpeTokenizer::Create(std::move(vocabulary), "bpe");
 }
 
-Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const std::string& name, const Corpus& corpus) {
+Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const DataOptions& options, const Corpus& corpus) {
+  const std::string& name = options.tokenizer;
+  if (name == "bpe") return LearnTokenizer(corpus, options.vocab_size);
+  if (options.vocab_size > 0) {
+    return BadRequest("vocab_size",
+                      fmt::format("{} beside the tokenizer '{}'", options.vocab_size, name),
+                      "the tokenizer bpe, which learns that many tokens");
+  }
   if (name == "byte") return std::make_unique<ByteTokenizer>();
-  if (name != "char") return ReadTokenizer(name);
+  if (name != "char") return OpenTokenizer(name);
   HEED_ASSIGN(const std::vector<char32_t> characters, DistinctCharacters(corpus));
   return std::make_unique<CharTokenizer>(characters);
 }
@@ -92,7 +96,7 @@ Result<DataSet> OpenData(const DataOptions& options, std::unique_ptr<Tokenizer> 
     HEED_ASSIGN(corpus, Corpus::Open(sources));
   }
   if (vocabulary == nullptr) {
-    HEED_ASSIGN(vocabulary, MakeTokenizer(options.tokenizer, corpus));
+    HEED_ASSIGN(vocabulary, MakeTokenizer(options, corpus));
   }
   HEED_ASSIGN(TokenStore store, TokenStore::Make(corpus, *vocabulary, options.store));
   HEED_ASSIGN(const Split split, SplitTokens(store.size(), options.val_fraction, options.block_size,

@@ -15,8 +15,10 @@ namespace heed {
 
 struct DataOptions {
   std::vector<std::string> sources;  // files and folders; or one of builtin:stories, builtin:adder
-  std::string tokenizer = "char";    // char, byte, or a tokenizer.json or the folder that has it
-  double val_fraction = 0.1;         // builtin:adder holds out by minGPT's rule instead
+  // char, byte, bpe (learned from the sources), or what OpenTokenizer takes.
+  std::string tokenizer = "char";
+  int64_t vocab_size = 0;     // tokens that bpe learns; 0: 4096
+  double val_fraction = 0.1;  // builtin:adder holds out by minGPT's rule instead
   int64_t block_size = 64;
   uint64_t seed = 1;  // of the built-in texts: the same for every run, so that runs compare
   TokenStore::Options store;
@@ -29,8 +31,8 @@ struct DataSet {
 };
 
 // `vocabulary`, when given, is used in place of options.tokenizer (a run that goes on, a model that
-// is trained further). Errors: as Corpus::Open, TokenStore::Make, ParseTokenizerJson, SplitTokens;
-// (kRequest) no source, or built-in text mixed with others.
+// is trained further). Errors: as Corpus::Open, TokenStore::Make, OpenTokenizer, TrainBpe,
+// SplitTokens; (kRequest) no source, built-in text mixed with others, vocab_size without bpe.
 Result<DataSet> OpenData(const DataOptions& options,
                          std::unique_ptr<Tokenizer> vocabulary = nullptr);
 

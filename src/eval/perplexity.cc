@@ -26,7 +26,7 @@ Result<TextLoss> Evaluate(const Tokenizer& tokenizer, std::span<const PlacedText
   double sum = 0;
   for (const auto& [text, place] : texts) {
     HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text, place));
-    if (bos && tokenizer.bos()) tokens.insert(tokens.begin(), *tokenizer.bos());
+    if (bos) tokens = tokenizer.WithBos(std::move(tokens));
     result.bytes += static_cast<int64_t>(text.size());
     if (tokens.size() < 2) continue;
     sum += sum_of_losses(tokens);

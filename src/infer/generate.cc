@@ -252,17 +252,26 @@ class Batch {
     const int32_t token = Draw(p, RandomUniform53(key, sample.tokens.size()));
     entropies_[r] += Entropy(p);
     ++drawn_[r];
-    const std::string_view bytes = tokenizer_.TokenBytes(token);
+    if (token == tokenizer_.eos() || token == tokenizer_.bos()) {
+      sample.ended = true;
+      return Show(r, /*done=*/true);
+    }
+    const std::string_view bytes = tokenizer_.BytesAfter(texts_[r].back(), token);
     texts_[r].push_back(token);
     sample.tokens.push_back(token);
     sample.text += bytes;
     const size_t stop = watch_.Find(sample.text, bytes.size());
     if (stop != std::string::npos) {
       sample.stopped = true;
-      CutBefore(stop, &sample);
+      CutBefore(stop, r);
     }
-    const bool done =
-        sample.stopped || static_cast<int64_t>(sample.tokens.size()) >= options_.max_tokens;
+    return Show(
+        r, sample.stopped || static_cast<int64_t>(sample.tokens.size()) >= options_.max_tokens);
+  }
+
+  // Hands out what is certain of request r's text; false when it is done or nobody wants more.
+  bool Show(size_t r, bool done) {
+    const Sample& sample = samples_[r];
     const size_t safe = done ? sample.text.size() : watch_.Safe(sample.text);
     if (safe > shown_[r] && options_.on_text) {
       const std::string_view fresh =
@@ -274,13 +283,16 @@ class Batch {
   }
 
   // Cuts the text at byte `stop` and drops the tokens that begin there or later.
-  void CutBefore(size_t stop, Sample* sample) const {
-    size_t end = sample->text.size();
-    sample->text.resize(stop);
-    while (!sample->tokens.empty()) {
-      end -= tokenizer_.TokenBytes(sample->tokens.back()).size();
+  void CutBefore(size_t stop, size_t r) {
+    Sample& sample = samples_[r];
+    size_t end = sample.text.size();
+    sample.text.resize(stop);
+    while (!sample.tokens.empty()) {
+      const int32_t before = texts_[r][texts_[r].size() - 2];
+      end -= tokenizer_.BytesAfter(before, sample.tokens.back()).size();
       if (end < stop) break;
-      sample->tokens.pop_back();
+      sample.tokens.pop_back();
+      texts_[r].pop_back();
     }
   }
 

@@ -36,6 +36,7 @@ struct Sample {
   std::vector<int32_t> tokens;  // the continuation alone
   std::string text;             // its bytes, cut before a stop string
   bool stopped = false;         // by a stop string
+  bool ended = false;           // the model drew the token that ends a text, or starts another
   bool slid = false;            // the window slid past the text's beginning
   double entropy = 0;           // nats, mean over the distributions that tokens were drawn from
   double prefill_tokens_per_second = 0;

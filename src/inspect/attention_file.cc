@@ -48,8 +48,9 @@ bool IsResult(std::string_view name) {
 
 class CaseReader {
  public:
-  CaseReader(const TensorFile& file, const std::string& where, AttentionSettings settings)
-      : file_(file), where_(where) {
+  CaseReader(const TensorFile& file, const std::string& where, AttentionSettings settings,
+             WeightLayouts layouts)
+      : file_(file), where_(where), layouts_(layouts) {
     case_.settings = std::move(settings);
   }
 
@@ -114,20 +115,33 @@ class CaseReader {
     if (proj == nullptr) return Require("o_proj.weight").map([](auto) {});
     HEED_TRY(CheckRank(*q, 2, "[n_head*head_dim, C]"));
     HEED_TRY(CheckRank(*k, 2, "[n_kv_head*head_dim, C]"));
-    HEED_TRY(ResolveHeads(*q, q->shape[0], *k, k->shape[0]));
-    const int64_t q_rows = q->shape[0], kv_rows = k->shape[0];
-    HEED_TRY(CheckShape(*q, {q_rows, C}, "[n_head*head_dim, C]", kLinearHint));
-    HEED_TRY(CheckShape(*k, {kv_rows, C}, "[n_kv_head*head_dim, C]", kLinearHint));
-    HEED_TRY(CheckShape(*v, {kv_rows, C}, "[n_kv_head*head_dim, C]", kLinearHint));
+    const bool transposed =
+        layouts_ == WeightLayouts::kByShape && (IsConv1d(*q, C) || IsConv1d(*k, C));
+    const int64_t q_rows = q->shape[transposed], kv_rows = k->shape[transposed];
+    HEED_TRY(ResolveHeads(*q, q_rows, *k, kv_rows));
+    HEED_TRY(CheckWeight(*q, q_rows, C, transposed, "[n_head*head_dim, C]"));
+    HEED_TRY(CheckWeight(*k, kv_rows, C, transposed, "[n_kv_head*head_dim, C]"));
+    HEED_TRY(CheckWeight(*v, kv_rows, C, transposed, "[n_kv_head*head_dim, C]"));
     case_.qkv = {.out = q_rows + 2 * kv_rows, .in = C};
     std::vector<int64_t> rows(q_rows), k_rows(kv_rows), v_rows(kv_rows);
     std::iota(rows.begin(), rows.end(), 0);
     std::iota(k_rows.begin(), k_rows.end(), q_rows);
     std::iota(v_rows.begin(), v_rows.end(), q_rows + kv_rows);
-    HEED_TRY(AddPart(*q, false, std::move(rows), &case_.qkv));
-    HEED_TRY(AddPart(*k, false, std::move(k_rows), &case_.qkv));
-    HEED_TRY(AddPart(*v, false, std::move(v_rows), &case_.qkv));
-    return ReadProjection(*proj, C, false);
+    HEED_TRY(AddPart(*q, transposed, std::move(rows), &case_.qkv));
+    HEED_TRY(AddPart(*k, transposed, std::move(k_rows), &case_.qkv));
+    HEED_TRY(AddPart(*v, transposed, std::move(v_rows), &case_.qkv));
+    return ReadProjection(*proj, C, transposed);
+  }
+
+  // Whether a weight that is not square can only be [in, out].
+  static bool IsConv1d(const TensorEntry& weight, int64_t C) {
+    return weight.shape[0] == C && weight.shape[1] != C;
+  }
+
+  Status CheckWeight(const TensorEntry& weight, int64_t rows, int64_t C, bool transposed,
+                     const char* axes) const {
+    if (!transposed) return CheckShape(weight, {rows, C}, axes, kLinearHint);
+    return CheckShape(weight, {C, rows}, "[in, out]", "other weights here are laid out so");
   }
 
   // x through c_attn.
@@ -398,6 +412,7 @@ class CaseReader {
 
   const TensorFile& file_;
   const std::string& where_;
+  const WeightLayouts layouts_;
   std::string prefix_;  // of the queries' weight
   AttentionCase case_;
 };
@@ -405,9 +420,9 @@ class CaseReader {
 }  // namespace
 
 Result<AttentionCase> ReadAttentionCase(const TensorFile& file, const std::string& where,
-                                        const SettingTexts& given) {
+                                        const SettingTexts& given, WeightLayouts layouts) {
   HEED_ASSIGN(AttentionSettings settings, ParseAttentionSettings(file.settings(), given, where));
-  return CaseReader(file, where, std::move(settings)).Read();
+  return CaseReader(file, where, std::move(settings), layouts).Read();
 }
 
 Status WriteTrace(const std::string& path, const AttentionCase& attention,

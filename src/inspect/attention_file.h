@@ -11,6 +11,10 @@
 
 namespace heed {
 
+// How torch.nn.Linear keeps a weight, [out, in]; or also GPT-2's Conv1D, [in, out], where the
+// shapes of q_proj, k_proj, v_proj and o_proj say so.
+enum class WeightLayouts { kLinear, kByShape };
+
 // Reads
 // - x [B, T, C] with q_proj.weight [H·D, C], k_proj.weight and v_proj.weight [Hkv·D, C], or with
 //   c_attn.weight [C, (H + 2 Hkv)·D] (GPT-2's Conv1D) or its transpose, told apart by shape; or
@@ -22,7 +26,8 @@ namespace heed {
 // Errors (kFormat, kRequest) name `where` and the tensor or setting: missing tensors, wrong ranks
 // and sizes, head counts that neither settings nor shapes tell, empty tensors, above 2^26 scores.
 Result<AttentionCase> ReadAttentionCase(const TensorFile& file, const std::string& where,
-                                        const SettingTexts& given = {});
+                                        const SettingTexts& given = {},
+                                        WeightLayouts layouts = WeightLayouts::kLinear);
 
 // Writes safetensors of the case's dtype with its settings as metadata. Errors: WriteSafetensors'.
 Status WriteTrace(const std::string& path, const AttentionCase& attention,

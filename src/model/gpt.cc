@@ -82,6 +82,8 @@ void Gpt::AddGpt2Layers() {
     Attention& a = block.attention;
     block.norm_1 = Norm::Add(&parameters_, h + "ln_1", C, rms, c.norm_eps, c.bias);
     a.qkv = {linear(h + "attn.c_attn", C, a.qkv_width() - a.first_column(), Init::kNormal)};
+    a.qkv[0].weight->maps = {a.q_width(), a.kv_width(), a.kv_width()};
+    if (a.averaged) a.qkv[0].weight->maps = {a.kv_width()};
     a.proj = linear(h + "attn.c_proj", a.q_width(), C, Init::kResidual);
     block.norm_2 = Norm::Add(&parameters_, h + "ln_2", C, rms, c.norm_eps, c.bias);
     block.mlp.fc = linear(h + "mlp.c_fc", C, c.n_inner, Init::kNormal);

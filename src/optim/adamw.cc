@@ -5,6 +5,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/parallel.h"
+#include "optim/muon.h"
+
 namespace heed {
 
 Result<std::unique_ptr<Adamw>> Adamw::Create(ParameterSet* parameters) {
@@ -25,16 +28,43 @@ void Adamw::Step(const Kernels& kernels, const AdamwSettings& settings, double l
   ++steps_;
   // As torch.nn.utils.clip_grad_norm_ has it.
   const double clip = settings.grad_clip / (gradient_norm + 1e-6);
+  const double grad_scale = settings.grad_clip > 0 && clip < 1 ? clip : 1.0;
+  if (settings.muon > 0) StepMatrices(kernels, settings, learning_rate, grad_scale);
   for (Parameter& p : parameters_->all()) {
+    if (settings.muon > 0 && p.linear()) continue;
     AdamwArgs<> args{p.elements, p.data, p.grad, m(p), v(p), learning_rate};
     args.beta1 = settings.beta1;
     args.beta2 = settings.beta2;
     args.eps = settings.eps;
     args.weight_decay = p.decayed() ? settings.weight_decay : 0.0;
-    args.grad_scale = settings.grad_clip > 0 && clip < 1 ? clip : 1.0;
+    args.grad_scale = grad_scale;
     args.step = steps_;
     kernels.adamw(args);
   }
+}
+
+void Adamw::StepMatrices(const Kernels& kernels, const AdamwSettings& settings,
+                         double learning_rate, double grad_scale) {
+  std::vector<MuonArgs> matrices;
+  for (Parameter& p : parameters_->all()) {
+    if (!p.linear()) continue;
+    const int64_t rows = p.shape[0], row = p.shape[1];
+    int64_t first = 0;
+    for (const int64_t width : p.maps.empty() ? std::vector<int64_t>{row} : p.maps) {
+      MuonArgs args{rows, width, row, p.data + first, p.grad + first, m(p) + first};
+      args.learning_rate = learning_rate * settings.muon;
+      args.weight_decay = settings.weight_decay;
+      args.grad_scale = grad_scale;
+      matrices.push_back(args);
+      first += width;
+    }
+  }
+  scratch_.resize(static_cast<size_t>(NumThreads()));
+  // A matrix is one piece: its products are small, and one after another on one thread.
+  ParallelFor(static_cast<int64_t>(matrices.size()), [&](int64_t i) {
+    MuonStep(kernels, matrices[static_cast<size_t>(i)],
+             &scratch_[static_cast<size_t>(ThreadIndex())]);
+  });
 }
 
 double GradientNorm(const Kernels& kernels, const ParameterSet& parameters) {

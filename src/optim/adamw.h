@@ -1,9 +1,11 @@
-// AdamW (Loshchilov, Hutter 2019) over a ParameterSet, with clipping by the global gradient norm.
+// AdamW (Loshchilov, Hutter 2019) over a ParameterSet, with clipping by the global gradient norm;
+// the matrices of linear layers can go by Muon instead.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/status.h"
@@ -18,6 +20,7 @@ struct AdamwSettings {
   double eps = 1e-8;
   double weight_decay = 0.1;  // on tensors of two and more dimensions only
   double grad_clip = 1.0;     // largest gradient norm; 0 leaves gradients alone
+  double muon = 0;            // Muon's learning rate as a multiple of AdamW's; 0: AdamW for all
 };
 
 class Adamw {
@@ -31,14 +34,18 @@ class Adamw {
 
   int64_t steps() const { return steps_; }  // updates so far
   void set_steps(int64_t steps) { steps_ = steps; }
+  // Muon's momentum is its m; its v stays 0.
   float* m(const Parameter& p) { return moments_.floats() + p.offset; }
   float* v(const Parameter& p) { return m(p) + parameters_->block_elements(); }
 
  private:
   explicit Adamw(ParameterSet* parameters) : parameters_(parameters) {}
+  void StepMatrices(const Kernels& kernels, const AdamwSettings& settings, double learning_rate,
+                    double grad_scale);
 
   ParameterSet* parameters_;
-  Buffer moments_;  // m, then v, each laid out as the parameters
+  Buffer moments_;                           // m, then v, each laid out as the parameters
+  std::vector<std::vector<float>> scratch_;  // of Muon, one for each thread
   int64_t steps_ = 0;
 };
 

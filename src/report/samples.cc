@@ -28,7 +28,7 @@ Result<std::vector<SheetRow>> MakeSheet(const LanguageModel& model, const SheetR
   std::vector<SheetRow> rows;
   for (const std::string& prompt : request.prompts) {
     HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(prompt, {"--prompt"}));
-    if (tokenizer.bos()) tokens.insert(tokens.begin(), *tokenizer.bos());
+    tokens = tokenizer.WithBos(std::move(tokens));
     if (tokens.empty()) return BadRequest("--prompt", "an empty text", "at least one token");
     for (const double temperature : request.temperatures) {
       const SamplingSettings sampling{.temperature = temperature};

@@ -36,6 +36,10 @@ struct Parameter {
 
   // nanoGPT's rule: weight decay touches tensors of two and more dimensions.
   bool decayed() const { return shape.size() >= 2; }
+  // The matrix of a linear layer: no embedding, no table of positions, no head.
+  bool linear() const { return axes == "in out" || axes == "out in"; }
+  // Of a fused "in out" matrix: the widths of the maps that lie side by side in it. Else empty.
+  std::vector<int64_t> maps = {};
 };
 
 class ParameterSet {

@@ -29,6 +29,24 @@ char32_t ByteSymbol(uint8_t byte) {
   return symbol;
 }
 
+std::optional<std::string> UnspellBytes(std::string_view text) {
+  static const std::array<int, 0x144> byte_of = [] {
+    std::array<int, 0x144> bytes;
+    bytes.fill(-1);
+    for (int byte = 0; byte < 256; ++byte) bytes[ByteSymbol(static_cast<uint8_t>(byte))] = byte;
+    return bytes;
+  }();
+  std::string bytes;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step step = NextUtf8(text.substr(at, 4));
+    const bool known = step.kind == Utf8Kind::kCharacter && step.code < byte_of.size();
+    if (!known || byte_of[step.code] < 0) return std::nullopt;
+    bytes += static_cast<char>(byte_of[step.code]);
+    at += step.length;
+  }
+  return bytes;
+}
+
 std::string_view ByteTokenizer::TokenBytes(int32_t id) const { return {&kBytes[id], 1}; }
 
 Result<std::vector<int32_t>> ByteTokenizer::Encode(std::string_view text, const TextPlace&) const {

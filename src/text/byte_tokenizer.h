@@ -1,6 +1,10 @@
 // One token per byte, ids equal to the bytes: spells anything.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "text/tokenizer.h"
 
 namespace heed {
@@ -8,6 +12,8 @@ namespace heed {
 // The character that stands for a byte in GPT-2's vocabularies: printable Latin-1 for itself, the
 // other 68 from U+0100 on, in order.
 char32_t ByteSymbol(uint8_t byte);
+// The bytes that a text of such characters stands for; nothing when another character is in it.
+std::optional<std::string> UnspellBytes(std::string_view text);
 
 class ByteTokenizer : public Tokenizer {
  public:

@@ -4,10 +4,22 @@ namespace heed {
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids) const {
   std::string text;
+  std::optional<int32_t> previous;
   for (const int32_t id : ids) {
-    if (id >= 0 && id < vocab_size()) text += TokenBytes(id);
+    if (id < 0 || id >= vocab_size()) continue;
+    text += BytesAfter(previous, id);
+    previous = id;
   }
   return text;
+}
+
+std::string_view Tokenizer::BytesAfter(std::optional<int32_t> previous, int32_t id) const {
+  return !previous && bos() == id ? std::string_view() : TokenBytes(id);
+}
+
+std::vector<int32_t> Tokenizer::WithBos(std::vector<int32_t> ids) const {
+  if (bos() && (ids.empty() || ids.front() != *bos())) ids.insert(ids.begin(), *bos());
+  return ids;
 }
 
 uint64_t Tokenizer::Fingerprint() const {
@@ -22,6 +34,7 @@ uint64_t Tokenizer::Fingerprint() const {
     for (const char byte : bytes) add_byte(static_cast<uint8_t>(byte));
   }
   add_number(static_cast<uint64_t>(bos().value_or(-1)));
+  for (const uint64_t rule : Rules()) add_number(rule);
   return hash;
 }
 

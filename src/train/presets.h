@@ -19,4 +19,8 @@ void ApplyKind(ModelKind kind, ModelConfig* model);
 // Fills in the preset's sizes. Error: an unknown name, with the nearest.
 Status ApplyPreset(const std::string& name, ModelConfig* model, TrainSettings* train);
 
+// Fills in what the recipe changes: of `fast`, the shortest way to nanoGPT's result on its smallest
+// Shakespeare model (docs/recipes.md has each part's worth). Error: an unknown name.
+Status ApplyRecipe(const std::string& name, ModelConfig* model, TrainSettings* train);
+
 }  // namespace heed

@@ -18,14 +18,25 @@ constexpr double kLargest = std::numeric_limits<double>::max();
 
 }  // namespace
 
+std::span<const EnumName<Optimizer>> EnumNames(Optimizer) {
+  static constexpr EnumName<Optimizer> kNames[] = {{Optimizer::kAdamw, "adamw"},
+                                                   {Optimizer::kMuon, "muon"}};
+  return kNames;
+}
+
 Status TrainSettings::Resolve() {
   HEED_TRY(CheckRange("val_fraction", val_fraction, 1e-9, 1 - 1e-9, "a number between 0 and 1"));
+  HEED_TRY(CheckRange("vocab_size", double(vocab_size), 0, 1 << 20, "0 to 1048576"));
   HEED_TRY(CheckRange("batch_size", double(batch_size), 1, 1 << 20, "1 to 1048576"));
   HEED_TRY(CheckRange("grad_accum", double(grad_accum), 1, 1 << 20, "1 to 1048576"));
   HEED_TRY(CheckRange("max_iters", double(max_iters), 0, kMostIterations, "0 to 1000000000"));
   HEED_TRY(CheckRange("learning_rate", learning_rate, 0, kLargest, "a number from 0"));
   if (std::isnan(min_lr)) min_lr = learning_rate / 10;
   HEED_TRY(CheckRange("min_lr", min_lr, 0, learning_rate, "a number from 0 to learning_rate"));
+  HEED_TRY(CheckRange("muon_lr", muon_lr, 0, kLargest, "a number from 0"));
+  if (optimizer == Optimizer::kMuon && learning_rate == 0) {
+    return BadRequest("learning_rate", "0", "a number above 0", "muon_lr falls with it");
+  }
   HEED_TRY(CheckRange("warmup_iters", double(warmup_iters), 0, kMostIterations, "0 or more"));
   HEED_TRY(CheckRange("lr_decay_iters", double(lr_decay_iters), 0, kMostIterations, "0 or more"));
   if (lr_decay_iters == 0) lr_decay_iters = max_iters;

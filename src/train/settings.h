@@ -13,15 +13,24 @@
 
 namespace heed {
 
+enum class Optimizer {
+  kAdamw,
+  kMuon,  // for the matrices of linear layers; AdamW for the rest
+};
+std::span<const EnumName<Optimizer>> EnumNames(Optimizer);
+
 struct TrainSettings {
   std::vector<std::string> data;  // files, folders, or one builtin:NAME
   std::string tokenizer = "char";
+  int64_t vocab_size = 0;  // of bpe; 0: 4096
   double val_fraction = 0.1;
   int64_t batch_size = 12;
   int64_t grad_accum = 1;
   int64_t max_iters = 2000;
   double learning_rate = 1e-3;
   double min_lr = std::numeric_limits<double>::quiet_NaN();  // NaN: a tenth of learning_rate
+  Optimizer optimizer = Optimizer::kAdamw;
+  double muon_lr = 0.024;
   int64_t warmup_iters = 100;
   int64_t lr_decay_iters = 0;  // 0: max_iters
   double beta1 = 0.9;
@@ -38,13 +47,17 @@ struct TrainSettings {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit("tokenizer", self.tokenizer, "char, byte, or a tokenizer.json");
+    visit("tokenizer", self.tokenizer,
+          "char, byte, bpe, or the path of a vocabulary (GPT-2's, tokenizer.json, *.model, *.bin)");
+    visit("vocab_size", self.vocab_size, "tokens that bpe learns from the text; 4096 if 0");
     visit("val_fraction", self.val_fraction, "share of the text's tail that is held out");
     visit("batch_size", self.batch_size, "sequences in a batch");
     visit("grad_accum", self.grad_accum, "batches whose gradients make one update");
     visit("max_iters", self.max_iters, "updates");
     visit("learning_rate", self.learning_rate, "largest learning rate");
     visit("min_lr", self.min_lr, "learning rate at the end; a tenth of learning_rate if not given");
+    visit("optimizer", self.optimizer, "muon takes the matrices of linear layers, AdamW the rest");
+    visit("muon_lr", self.muon_lr, "Muon's largest learning rate; falls as learning_rate does");
     visit("warmup_iters", self.warmup_iters, "updates over which the learning rate rises");
     visit("lr_decay_iters", self.lr_decay_iters,
           "update at which min_lr is reached; max_iters if 0");
@@ -64,7 +77,10 @@ struct TrainSettings {
 
   // Fills in the defaults above that depend on others and checks every range.
   Status Resolve();
-  AdamwSettings adamw() const { return {beta1, beta2, 1e-8, weight_decay, grad_clip}; }
+  AdamwSettings adamw() const {
+    const double muon = optimizer == Optimizer::kMuon ? muon_lr / learning_rate : 0;
+    return {beta1, beta2, 1e-8, weight_decay, grad_clip, muon};
+  }
   Schedule schedule() const { return {learning_rate, min_lr, warmup_iters, lr_decay_iters}; }
 };
 

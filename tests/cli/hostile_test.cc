@@ -158,6 +158,21 @@ TEST_F(Hostile, AnExtendedRunIsStillLongerAfterBeingStopped) {
   EXPECT_THAT(resumed.out, HasSubstr("go on with: " HEED_PROGRAM " train --resume run"));
 }
 
+TEST_F(Hostile, ARecipeIsKnownByNameAndWrittenDown) {
+  EXPECT_THAT(Refusal("$heed train t.txt --recipe slow --out run"),
+              HasSubstr("--recipe: found 'slow', expected fast"));
+  EXPECT_THAT(Refusal("$heed train t.txt --optimizer muon --learning-rate 0 --out run"),
+              HasSubstr("learning_rate: found 0, expected a number above 0"));
+  ASSERT_EQ(Run("$heed train t.txt --preset femto --recipe fast --norm layernorm --max-iters 3 "
+                "--block-size 4 --out run --quiet")
+                .exit_code,
+            0);
+  const std::string toml = ReadText(folder_ / "run/config.toml");
+  EXPECT_THAT(toml, HasSubstr("optimizer = \"muon\""));
+  EXPECT_THAT(toml, HasSubstr("norm = \"layernorm\""));
+  EXPECT_THAT(toml, HasSubstr("max_iters = 3 "));
+}
+
 TEST_F(Hostile, AResumeWithNothingLeftSaysSo) {
   Train("run");
   EXPECT_THAT(Run("$heed train --resume run").err,

@@ -22,6 +22,7 @@ using testing::HasSubstr;
 void Plain(TinyRun*) {}
 void Accumulating(TinyRun* run) { run->settings.grad_accum = 2; }
 void Overfitting(TinyRun* run) { run->settings.overfit_batch = true; }
+void Muon(TinyRun* run) { run->settings.optimizer = Optimizer::kMuon; }
 
 // At a checkpoint, between two, at the first and before the last update.
 TEST(Resume, AStoppedRunIsTheStraightRun) {
@@ -31,6 +32,7 @@ TEST(Resume, AStoppedRunIsTheStraightRun) {
     EXPECT_EQ(ResumeDifferences(Accumulating, 0.2, stop), 0) << stop << ", dropout, accumulation";
   }
   EXPECT_EQ(ResumeDifferences(Overfitting, 0.2, 5), 0);
+  EXPECT_EQ(ResumeDifferences(Muon, 0, 5), 0);
 }
 
 // A kill leaves rows that the last checkpoint does not know, and perhaps half a row.
@@ -54,6 +56,7 @@ TEST(Runs, ThreadsChangeNoByte) {
       SetNumThreads(threads);
       TinyRun run;
       run.settings.grad_accum = 2;
+      if (dropout > 0) Muon(&run);
       run.Make(SimdKernels(), dropout);
       ASSERT_TRUE(run.Run());
       bytes.push_back(run.ModelBytes());

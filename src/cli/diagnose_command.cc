@@ -1,0 +1,272 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "base/quote.h"
+#include "cli/command.h"
+#include "cli/json.h"
+#include "inspect/attention_settings.h"
+#include "report/format.h"
+#include "tensor/shape.h"
+#include "verify/diagnose/catalogue.h"
+
+namespace heed {
+namespace {
+
+constexpr size_t kWidth = 100;
+
+// The settings of the kinds besides attention. Texts, for only what is given counts.
+struct OtherSettings {
+  std::string kind, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
+      learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("kind", self.kind,
+          "attention (default), layernorm, rmsnorm, mlp, loss, sampler or optimizer");
+    visit("norm_eps", self.norm_eps, "layernorm, rmsnorm: added to the variance");
+    visit("mlp", self.mlp, "mlp: gelu or swiglu");
+    visit("temperature", self.temperature, "sampler");
+    visit("top_k", self.top_k, "sampler");
+    visit("top_p", self.top_p, "sampler");
+    visit("min_p", self.min_p, "sampler");
+    visit("repetition_penalty", self.repetition_penalty, "sampler");
+    visit("learning_rate", self.learning_rate, "optimizer");
+    visit("beta1", self.beta1, "optimizer");
+    visit("beta2", self.beta2, "optimizer");
+    visit("eps", self.eps, "optimizer");
+    visit("weight_decay", self.weight_decay, "optimizer");
+    visit("step", self.step, "optimizer: number of the update, from 1");
+    visit("grad_clip", self.grad_clip, "optimizer");
+  }
+};
+
+struct Explain {
+  std::string explain;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit("explain", self.explain, "print the page of a fault; all lists them");
+  }
+};
+
+struct DiagnoseRequest {
+  std::vector<std::string> files;
+  AttentionSettings attention;
+  OtherSettings other;
+  Explain explain;
+};
+
+// ------------------------------------------------------------------ JSON
+
+nlohmann::ordered_json FaultJson(const FaultKind& fault) {
+  return {{"id", fault.id},       {"what", fault.what}, {"repair", fault.repair},
+          {"torch", fault.torch}, {"cpp", fault.cpp},   {"test", fault.test}};
+}
+
+nlohmann::ordered_json DiagnosisJson(const Diagnosis& diagnosis) {
+  nlohmann::ordered_json explanations = nlohmann::ordered_json::array();
+  for (const Explanation& explanation : diagnosis.explanations) {
+    nlohmann::ordered_json json = {{"faults", explanation.faults},
+                                   {"residual", explanation.residual}};
+    if (!explanation.detail.empty()) json["detail"] = explanation.detail;
+    explanations.push_back(std::move(json));
+  }
+  nlohmann::ordered_json first;
+  if (const std::optional<FirstDifference>& difference = diagnosis.first_difference) {
+    first = {{"tensor", difference->tensor}, {"index", difference->index}};
+  }
+  return {{"verdict", NameOf(diagnosis.verdict)},
+          {"explanations", std::move(explanations)},
+          {"conventions", diagnosis.conventions},
+          {"reference_residual", diagnosis.reference_residual},
+          {"noise_floor", diagnosis.noise_floor},
+          {"first_difference", std::move(first)},
+          {"equal_rows", diagnosis.equal_rows},
+          {"ask_for", diagnosis.ask_for},
+          {"seen", diagnosis.seen}};
+}
+
+// ------------------------------------------------------------------ text
+
+// "label     text", wrapped behind the label.
+std::string Labelled(std::string_view label, std::string_view text) {
+  constexpr size_t kLabel = 18;
+  return fmt::format("{:<{}}{}\n", label, kLabel, Wrap(text, kWidth - kLabel, kLabel));
+}
+
+std::string FaultText(const FaultKind& fault) {
+  return fmt::format("{}\n", fault.id) + Labelled("  what", fault.what) +
+         Labelled("  repair", fault.repair) + Labelled("  PyTorch", fault.torch) +
+         Labelled("  C++", fault.cpp) + Labelled("  how to tell", fault.test);
+}
+
+std::string NameText(const Explanation& explanation) {
+  return explanation.faults.empty() ? "the correct formula"
+                                    : fmt::format("{}", fmt::join(explanation.faults, " + "));
+}
+
+std::string VerdictText(const Diagnosis& diagnosis) {
+  switch (diagnosis.verdict) {
+    case DiagnosisVerdict::kCorrect:
+      return "correct: the right formula reproduces these numbers";
+    case DiagnosisVerdict::kFault:
+      return "fault: " + NameText(diagnosis.explanations[0]);
+    case DiagnosisVerdict::kAmbiguous:
+      return fmt::format("ambiguous: {} explanations reproduce these numbers equally well",
+                         diagnosis.explanations.size());
+    case DiagnosisVerdict::kUnexplained:
+      return "unexplained: neither the right formula nor a known fault reproduces these numbers";
+  }
+  return "";
+}
+
+// Ranges of positions: "0-3, 7".
+std::string RowsText(const std::vector<int64_t>& rows) {
+  std::string text;
+  for (size_t i = 0; i < rows.size();) {
+    size_t last = i;
+    while (last + 1 < rows.size() && rows[last + 1] == rows[last] + 1) ++last;
+    text += text.empty() ? "" : ", ";
+    text += last == i ? fmt::format("{}", rows[i]) : fmt::format("{}-{}", rows[i], rows[last]);
+    i = last + 1;
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string Table(const Diagnosis& diagnosis) {
+  std::string text = fmt::format("{:>10}  {}\n", "residual", "explanation");
+  const auto row = [&](double residual, const std::string& name) {
+    text += fmt::format("{:>10}  {}\n", FormatFigure(residual), Wrap(name, kWidth - 12, 12));
+  };
+  for (const Explanation& explanation : diagnosis.explanations) {
+    const std::string& detail = explanation.detail;
+    row(explanation.residual, NameText(explanation) + (detail.empty() ? "" : ": " + detail));
+  }
+  if (diagnosis.verdict != DiagnosisVerdict::kCorrect) {
+    row(diagnosis.reference_residual, "the correct formula");
+  }
+  row(diagnosis.noise_floor, "what rounding may leave");
+  return text;
+}
+
+std::string DiagnosisText(const Diagnosis& diagnosis) {
+  std::string text = Wrap(VerdictText(diagnosis), kWidth, 0) + "\n\n" + Table(diagnosis) + "\n";
+  if (const std::optional<FirstDifference>& first = diagnosis.first_difference) {
+    text += Labelled("first difference", Printable(first->tensor) + " " + ShapeText(first->index));
+  }
+  if (diagnosis.verdict != DiagnosisVerdict::kCorrect) {
+    text += Labelled("rows that agree", RowsText(diagnosis.equal_rows));
+  }
+  std::vector<std::string> conventions;
+  for (const auto& [name, value] : diagnosis.conventions) conventions.push_back(name + " " + value);
+  if (!conventions.empty()) {
+    text += Labelled("found by trying", fmt::format("{}", fmt::join(conventions, ", ")));
+  }
+  for (const std::string& sentence : diagnosis.seen) text += Labelled("seen", Printable(sentence));
+  if (!diagnosis.ask_for.empty()) {
+    text += Labelled("would tell more", fmt::format("{}", fmt::join(diagnosis.ask_for, ", ")));
+  }
+  std::vector<std::string> shown;
+  for (const Explanation& explanation : diagnosis.explanations) {
+    for (const std::string& id : explanation.faults) {
+      if (std::find(shown.begin(), shown.end(), id) != shown.end()) continue;
+      shown.push_back(id);
+      if (const Result<const FaultKind*> fault = FindFault(id)) text += "\n" + FaultText(**fault);
+    }
+  }
+  return text;
+}
+
+// ------------------------------------------------------------------ the command
+
+Result<Verdict> RunExplain(Session& session, const DiagnoseRequest& request) {
+  if (!request.files.empty()) {
+    return BadRequest("--explain", "'" + request.files[0] + "' beside it", "--explain alone");
+  }
+  if (request.explain.explain != "all") {
+    HEED_ASSIGN(const FaultKind* fault, FindFault(request.explain.explain));
+    HEED_TRY(session.terminal.Document(DocumentText(FaultJson(*fault))));
+    HEED_TRY(session.terminal.Say(FaultText(*fault)));
+    return Verdict::kDone;
+  }
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  std::string text;
+  std::vector<const FaultKind*> listed;
+  for (const DumpKind& kind : DumpKinds()) {
+    const std::span<const FaultKind> faults = kind.faults();
+    // Layer norm and RMS norm share one list.
+    if (!listed.empty() && listed.back() == faults.data()) continue;
+    listed.push_back(faults.data());
+    text += fmt::format("{}{}\n", text.empty() ? "" : "\n", kind.name);
+    for (const FaultKind& fault : faults) {
+      text += fmt::format("  {:<30}  {}\n", fault.id, Wrap(fault.what, kWidth - 34, 34));
+      nlohmann::ordered_json json = FaultJson(fault);
+      json["kind"] = kind.name;
+      all.push_back(std::move(json));
+    }
+  }
+  HEED_TRY(session.terminal.Document(DocumentText(all)));
+  HEED_TRY(session.terminal.Say(text));
+  return Verdict::kDone;
+}
+
+// What was given as options, by name.
+SettingTexts GivenSettings(const Session& session, const DiagnoseRequest& request) {
+  SettingTexts texts = TextsOf(request.attention);
+  OtherSettings::Fields(request.other, [&](std::string_view name, const std::string& value,
+                                           std::string_view) { texts.emplace(name, value); });
+  std::erase_if(texts, [&](const auto& entry) { return !session.options.Given(entry.first); });
+  return texts;
+}
+
+Result<Verdict> RunDiagnose(Session& session, const DiagnoseRequest& request) {
+  if (!request.explain.explain.empty()) return RunExplain(session, request);
+  if (request.files.size() != 1) {
+    return BadRequest("DUMP", fmt::format("{} files", request.files.size()),
+                      "one .safetensors or .npz file");
+  }
+  const std::string& path = request.files[0];
+  const SettingTexts given = GivenSettings(session, request);
+  HEED_ASSIGN(const TensorFile file, TensorFile::Open(path));
+  HEED_ASSIGN(const DumpKind* kind, KindOf(file, path, given));
+  HEED_ASSIGN(const Diagnosis diagnosis, kind->diagnose(file, path, given));
+  HEED_TRY(session.terminal.Document(DocumentText(DiagnosisJson(diagnosis))));
+  HEED_TRY(session.terminal.Say(DiagnosisText(diagnosis)));
+  return diagnosis.verdict == DiagnosisVerdict::kCorrect ? Verdict::kDone : Verdict::kNegative;
+}
+
+}  // namespace
+
+Command DiagnoseCommand() {
+  Command command;
+  command.name = "diagnose";
+  command.summary = "name the fault in somebody else's implementation, from saved tensors";
+  command.explanation =
+      "Reads what an implementation was given and what it made of it, and answers: correct; or "
+      "this "
+      "known fault, because replaying it reproduces these numbers and the right formula does not; "
+      "or these faults, which the tensors at hand cannot tell apart, with the tensor that could; "
+      "or "
+      "none, with what is right and where it first parts. A dump of attention holds x and the "
+      "weights, or q, k and v, as heed attention reads them, past_k and past_v behind a cache, and "
+      "y, with any of q k v q_rot k_rot scores pattern z merged beside it. Settings are the file's "
+      "own or options; what is not stated is tried: layout, pairing, origin of positions, order "
+      "of fused rows. --kind names other dumps. --explain NAME prints what is known of a fault.";
+  command.example =
+      "heed diagnose layer.safetensors --n-head 6 --n-kv-head 2 --position rope\n"
+      "heed diagnose norm.npz --kind layernorm --json\n"
+      "heed diagnose --explain mask_missing";
+  command.declare = [](Options& options) -> CommandBody {
+    auto request = std::make_shared<DiagnoseRequest>();
+    options.BindArguments("[DUMP]", "a .safetensors or .npz file of tensors", &request->files);
+    options.Bind("Catalogue", request->explain);
+    options.Bind("Attention", request->attention);
+    options.Bind("Other kinds", request->other);
+    return [request](Session& session) { return RunDiagnose(session, *request); };
+  };
+  return command;
+}
+
+}  // namespace heed

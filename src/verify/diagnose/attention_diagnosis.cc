@@ -1,0 +1,271 @@
+#include "verify/diagnose/attention_diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/quote.h"
+#include "tensor/shape.h"
+#include "verify/diagnose/attention_dump.h"
+#include "verify/diagnose/attention_search.h"
+#include "verify/diagnose/attention_structure.h"
+#include "verify/diagnose/replay.h"
+
+namespace heed {
+namespace {
+
+class Diagnostician {
+ public:
+  explicit Diagnostician(const AttentionDump& dump) : dump_(dump), search_(dump) {}
+
+  Diagnosis Run() {
+    tried_ = search_.Run();
+    const AttentionHypothesis& best =
+        *std::ranges::min_element(tried_, {}, &AttentionHypothesis::residual);
+    NoiseFloor floor = search_.FloorOf(best.recipe);
+    for (const AttentionHypothesis& h : tried_) {
+      if (h.faults.empty() && h.residual < 0.1) {
+        floor.arithmetic = std::max(floor.arithmetic, search_.FloorOf(h.recipe).arithmetic);
+        break;
+      }
+    }
+    diagnosis_ = ConcludeReplays(Replays(), floor);
+    chosen_ = Chosen();
+    right_ = search_.conventions()[chosen_->convention].right;
+    ReportConventions();
+    Locate();
+    if (diagnosis_.verdict == DiagnosisVerdict::kAmbiguous) AskFor();
+    if (diagnosis_.verdict == DiagnosisVerdict::kCorrect) SayWhatIsHidden();
+    if (diagnosis_.verdict == DiagnosisVerdict::kUnexplained) DescribeError();
+    return std::move(diagnosis_);
+  }
+
+ private:
+  static std::vector<std::string> Names(const AttentionHypothesis& hypothesis) {
+    std::vector<std::string> names;
+    for (const size_t fault : hypothesis.faults) {
+      names.emplace_back(AttentionFaultTable()[fault].kind.id);
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+
+  // A hypothesis and how far it is from their very bits.
+  struct Replayed {
+    const AttentionHypothesis* hypothesis;
+    double rounded;
+    // Where all was computed more finely than it was stored, the true formula has their bits.
+    bool HasTheirBits() const { return rounded <= kFewBits * hypothesis->residual + 1e-12; }
+  };
+  static constexpr double kFewBits = 0.2;
+
+  // Whether what has no fitted number does as well as `fitted`.
+  static bool IsMatched(const Replayed& fitted, const std::vector<Replayed>& all) {
+    return fitted.hypothesis->fitted && std::ranges::any_of(all, [&](const Replayed& other) {
+             return !other.hypothesis->fitted && !other.hypothesis->faults.empty() &&
+                    other.hypothesis->residual <= 1.5 * fitted.hypothesis->residual &&
+                    (other.HasTheirBits() || !fitted.HasTheirBits());
+           });
+  }
+
+  // One for each set of faults, with the best of its variants.
+  std::vector<Tried> Replays() {
+    std::vector<Replayed> all;
+    for (const AttentionHypothesis& h : tried_) {
+      all.push_back({&h, search_.RoundedResidualOf(h.recipe)});
+    }
+    const bool bits = std::ranges::any_of(all, &Replayed::HasTheirBits);
+    std::vector<Tried> replays;
+    for (const Replayed& each : all) {
+      const AttentionHypothesis& h = *each.hypothesis;
+      if (!h.faults.empty() && (IsMatched(each, all) || (bits && !each.HasTheirBits()))) continue;
+      Tried replay{{Names(h), h.residual, h.detail}, each.rounded, h.convention};
+      const auto same = std::ranges::find_if(replays, [&](const Tried& other) {
+        return other.explanation.faults == replay.explanation.faults;
+      });
+      if (same == replays.end()) {
+        replays.push_back(std::move(replay));
+      } else if (replay.explanation.residual < same->explanation.residual) {
+        *same = std::move(replay);
+      }
+    }
+    return replays;
+  }
+
+  // What the first explanation was made by; the nearest right formula when there is none.
+  const AttentionHypothesis* Chosen() const {
+    const AttentionHypothesis* chosen = nullptr;
+    for (const AttentionHypothesis& h : tried_) {
+      const bool fits = diagnosis_.explanations.empty()
+                            ? h.faults.empty()
+                            : Names(h) == diagnosis_.explanations[0].faults;
+      if (fits && (chosen == nullptr || h.residual < chosen->residual)) chosen = &h;
+    }
+    return chosen;
+  }
+
+  // Only what other decisions would have made worse.
+  void ReportConventions() {
+    const std::vector<AttentionConvention>& all = search_.conventions();
+    const std::map<std::string, std::string>& texts = all[chosen_->convention].texts;
+    diagnosis_.conventions = texts;
+    for (const auto& [name, text] : texts) {
+      for (const AttentionConvention& other : all) {
+        if (!DiffersOnlyIn(other.texts, texts, name)) continue;
+        AttentionRecipe recipe = other.right;
+        for (const Change& change : chosen_->changes) change(&recipe);
+        double residual = 0;
+        for (const TheirTensor& tensor : dump_.theirs) {
+          residual = std::max(residual, search_.ResidualOf(recipe, tensor));
+        }
+        if (residual <= 2 * chosen_->residual + 1e-12) diagnosis_.conventions.erase(name);
+      }
+    }
+  }
+
+  static bool DiffersOnlyIn(const std::map<std::string, std::string>& a,
+                            const std::map<std::string, std::string>& b, const std::string& name) {
+    if (a.size() != b.size()) return false;
+    return std::ranges::all_of(a, [&](const auto& entry) {
+      const auto other = b.find(entry.first);
+      if (other == b.end()) return false;
+      return (entry.first == name) != (entry.second == other->second);
+    });
+  }
+
+  // Where theirs first departs from the right formula, and the rows that do not.
+  void Locate() {
+    // What explains them says how much of a difference is noise.
+    const double floor =
+        diagnosis_.explanations.empty()
+            ? diagnosis_.noise_floor
+            : std::max(4 * diagnosis_.explanations[0].residual, 8 * UnitRoundoff(dump_.output));
+    const TheirTensor& last = dump_.theirs.back();
+    const size_t rank = last.shape.size();
+    const int64_t T = last.shape[rank - 2], width = last.shape[rank - 1];
+    const auto ours = search_.replay().Tensor(right_, last.stage);
+    const auto outer = static_cast<int64_t>(last.values.size()) / (T * width);
+    diagnosis_.equal_rows = EqualRows(last.values, *ours, outer, T, width, floor);
+    if (diagnosis_.verdict == DiagnosisVerdict::kCorrect) return;
+    for (const TheirTensor& tensor : dump_.theirs) {
+      if (search_.ResidualOf(right_, tensor) <= floor) continue;
+      const auto right = search_.replay().Tensor(right_, tensor.stage);
+      for (const double bound : {3 * floor, floor, 0.0}) {
+        const auto index = FirstDifferenceOf(tensor.values, *right, tensor.shape, bound);
+        if (!index) continue;
+        diagnosis_.first_difference = FirstDifference{tensor.name, *index};
+        return;
+      }
+    }
+  }
+
+  const AttentionHypothesis* MadeBy(const Explanation& explanation) const {
+    for (const AttentionHypothesis& h : tried_) {
+      if (Names(h) == explanation.faults && h.residual == explanation.residual) return &h;
+    }
+    return nullptr;
+  }
+
+  // The tensor, not given, in which the explanations part; the latest stage that does it.
+  void AskFor() {
+    std::vector<const AttentionRecipe*> recipes;
+    for (const Explanation& explanation : diagnosis_.explanations) {
+      if (const AttentionHypothesis* made_by = MadeBy(explanation))
+        recipes.push_back(&made_by->recipe);
+    }
+    for (const Stage stage : {Stage::kZ, Stage::kPattern, Stage::kScores, Stage::kQRot,
+                              Stage::kKRot, Stage::kV, Stage::kK, Stage::kQ}) {
+      const bool given = std::ranges::any_of(
+          dump_.theirs, [stage](const TheirTensor& t) { return t.stage == stage; });
+      if (given || (dump_.attention.qkv.parts.empty() && stage <= Stage::kV)) continue;
+      if (!AllDiffer(recipes, stage)) continue;
+      diagnosis_.ask_for = {std::string(NameOf(stage))};
+      return;
+    }
+    diagnosis_.seen.emplace_back(
+        "no tensor of this layer separates them at these sizes: try others, pairwise different");
+  }
+
+  bool AllDiffer(const std::vector<const AttentionRecipe*>& recipes, Stage stage) {
+    for (size_t a = 0; a < recipes.size(); ++a) {
+      for (size_t b = 0; b < a; ++b) {
+        const double apart = Residual(*search_.replay().Tensor(*recipes[a], stage),
+                                      *search_.replay().Tensor(*recipes[b], stage));
+        if (!(apart > 10 * diagnosis_.noise_floor)) return false;
+      }
+    }
+    return true;
+  }
+
+  // Faults that leave these tensors as they are.
+  void SayWhatIsHidden() {
+    const AttentionFacts& facts = search_.conventions()[chosen_->convention].facts;
+    const bool has_k = std::ranges::any_of(
+        dump_.theirs, [](const TheirTensor& t) { return t.stage == Stage::kK; });
+    if ((facts.biases & kKProj) != 0 && facts.rotary == 0 && facts.P == 0 && !has_k) {
+      diagnosis_.seen.emplace_back(
+          "whether the key bias was added cannot be seen: it cancels in softmax without RoPE; "
+          "hand over k");
+      diagnosis_.ask_for = {"k"};
+    }
+    if (facts.window > 0 && facts.S <= facts.window) {
+      diagnosis_.seen.emplace_back(
+          fmt::format("the window of {} keys cannot be seen in {} keys; hand over more positions",
+                      facts.window, facts.S));
+    }
+  }
+
+  void DescribeError() {
+    const TheirTensor& last = dump_.theirs.back();
+    diagnosis_.seen = StructureOfError(dump_, *search_.replay().Tensor(right_, last.stage),
+                                       diagnosis_.noise_floor);
+    for (const TheirTensor& tensor : dump_.theirs) {
+      if (tensor.stage == last.stage) break;
+      if (search_.ResidualOf(right_, tensor) > diagnosis_.noise_floor) break;
+      diagnosis_.seen.push_back(fmt::format("{} is right: the fault lies behind it", tensor.name));
+    }
+    for (const Stage stage : {Stage::kMerged, Stage::kPattern, Stage::kQRot}) {
+      const bool given = std::ranges::any_of(
+          dump_.theirs, [stage](const TheirTensor& t) { return t.stage == stage; });
+      if (!given) diagnosis_.ask_for.emplace_back(NameOf(stage));
+    }
+  }
+
+  const AttentionDump& dump_;
+  AttentionSearch search_;
+  std::vector<AttentionHypothesis> tried_;
+  Diagnosis diagnosis_;
+  const AttentionHypothesis* chosen_ = nullptr;
+  AttentionRecipe right_;
+};
+
+// A result that is not finite is a fault when one is known to make it so, else a bad dump.
+Status CheckResults(const AttentionDump& dump, const Diagnosis& diagnosis,
+                    const std::string& where) {
+  if (diagnosis.verdict != DiagnosisVerdict::kUnexplained) return {};
+  for (const TheirTensor& tensor : dump.theirs) {
+    if (tensor.stage == Stage::kScores) continue;
+    const auto bad =
+        std::ranges::find_if(tensor.values, [](double x) { return !std::isfinite(x); });
+    if (bad == tensor.values.end()) continue;
+    return Fail(ErrorKind::kFormat, where + ": tensor " + Quoted(tensor.name),
+                fmt::format("{} at {}", *bad,
+                            ShapeText(IndexOf(bad - tensor.values.begin(), tensor.shape))),
+                "finite numbers", "no known fault leaves just these entries so");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Diagnosis> DiagnoseAttention(const TensorFile& file, const std::string& where,
+                                    const SettingTexts& given) {
+  HEED_ASSIGN(AttentionDump dump, ReadAttentionDump(file, where, given));
+  Diagnosis diagnosis = Diagnostician(dump).Run();
+  HEED_TRY(CheckResults(dump, diagnosis, where));
+  return diagnosis;
+}
+
+}  // namespace heed

@@ -1,0 +1,141 @@
+#include "verify/diagnose/attention_dump.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/quote.h"
+#include "tensor/shape.h"
+#include "verify/diagnose/noise.h"
+#include "verify/diagnose/search.h"
+
+namespace heed {
+namespace {
+
+// Below any score: float32's lowest, -1e9, -1e20.
+constexpr double kAsGoodAsHidden = -1e8;
+
+std::vector<std::string> InputNames(const AttentionCase& attention) {
+  std::vector<std::string> names = {"past_k", "past_v"};
+  if (attention.qkv.parts.empty()) {
+    names.insert(names.end(), {"q", "k", "v"});
+  } else {
+    names.emplace_back("x");
+  }
+  for (const SavedLinear* linear : {&attention.qkv, &attention.proj}) {
+    for (const WeightPart& part : linear->parts) {
+      names.push_back(part.weight);
+      names.push_back(part.bias);
+    }
+  }
+  return names;
+}
+
+class DumpReader {
+ public:
+  DumpReader(const TensorFile& file, const std::string& where) : file_(file), where_(where) {}
+
+  Result<AttentionDump> Read(const SettingTexts& given) {
+    HEED_ASSIGN(dump_.attention, ReadAttentionCase(file_, where_, given, WeightLayouts::kByShape));
+    for (const SettingTexts* texts : {&file_.settings(), &given}) {
+      for (const auto& [name, text] : *texts) {
+        if (text != "null" && text != "None") dump_.stated.insert(name);
+      }
+    }
+    // A rotation that was not stated may be tried, of the whole head.
+    AttentionSettings& settings = dump_.attention.settings;
+    if (settings.rotary_dim == 0) settings.rotary_dim = settings.head_dim / 2 * 2;
+    HEED_TRY(CheckInputs());
+    HEED_TRY(ReadResults());
+    dump_.output = dump_.theirs.back().dtype;
+    types_.push_back(dump_.output);
+    dump_.coarsest = CoarsestOf(types_);
+    return std::move(dump_);
+  }
+
+ private:
+  Status CheckInputs() {
+    for (const std::string& name : InputNames(dump_.attention)) {
+      const TensorEntry* entry = file_.Find(name);
+      if (entry == nullptr) continue;
+      types_.push_back(entry->dtype);
+      HEED_ASSIGN(const std::vector<double> values, file_.Doubles(name));
+      const auto bad = std::ranges::find_if(values, [](double x) { return !std::isfinite(x); });
+      if (bad == values.end()) continue;
+      return Fail(
+          ErrorKind::kFormat, where_ + ": tensor " + Quoted(name),
+          fmt::format("{} at {}", *bad, ShapeText(IndexOf(bad - values.begin(), entry->shape))),
+          "finite numbers", "an input that is not finite explains nothing");
+    }
+    return {};
+  }
+
+  Status ReadResults() {
+    const AttentionCase& a = dump_.attention;
+    const bool weights = !a.qkv.parts.empty(), projected = !a.proj.parts.empty();
+    const int64_t H = a.settings.n_head, Hkv = a.settings.n_kv_head, D = a.settings.head_dim;
+    const std::vector<int64_t> q = {a.B, H, a.T, D}, k = {a.B, Hkv, a.T, D};
+    const std::vector<int64_t> map = {a.B, H, a.T, a.S()}, merged = {a.B, a.T, H * D};
+    if (weights) {
+      HEED_TRY(Take(Stage::kQ, "[B, n_head, T, head_dim]", q));
+      HEED_TRY(Take(Stage::kK, "[B, n_kv_head, T, head_dim]", k));
+      HEED_TRY(Take(Stage::kV, "[B, n_kv_head, T, head_dim]", k));
+    }
+    HEED_TRY(Take(Stage::kQRot, "[B, n_head, T, head_dim]", q));
+    HEED_TRY(Take(Stage::kKRot, "[B, n_kv_head, T, head_dim]", k));
+    HEED_TRY(Take(Stage::kScores, "[B, n_head, T, S]", map));
+    HEED_TRY(Take(Stage::kPattern, "[B, n_head, T, S]", map));
+    HEED_TRY(Take(Stage::kZ, "[B, n_head, T, head_dim]", q));
+    HEED_TRY(Take(Stage::kMerged, "[B, T, n_head*head_dim]", merged));
+    if (projected) {
+      HEED_TRY(Take(Stage::kY, "[B, T, C]", {a.B, a.T, a.proj.out}));
+    } else if (const TensorEntry* y = file_.Find("y")) {
+      HEED_TRY(y->shape == q ? TakeAs("y", Stage::kZ, "", q)
+                             : TakeAs("y", Stage::kMerged, "[B, T, n_head*head_dim]", merged));
+    }
+    if (!dump_.theirs.empty()) return {};
+    return RequireEntry(file_.tensors(), "y", where_).map([](auto) {});
+  }
+
+  Status Take(Stage stage, const char* axes, const std::vector<int64_t>& shape) {
+    const std::string name(NameOf(stage));
+    return file_.Find(name) == nullptr ? Status() : TakeAs(name, stage, axes, shape);
+  }
+
+  Status TakeAs(const std::string& name, Stage stage, const char* axes,
+                const std::vector<int64_t>& shape) {
+    const TensorEntry& entry = *file_.Find(name);
+    if (entry.shape != shape) {
+      return Fail(ErrorKind::kFormat, where_ + ": tensor " + Quoted(name), ShapeText(entry.shape),
+                  fmt::format("{} = {}", axes, ShapeText(shape)), "as the inputs and settings say");
+    }
+    TheirTensor tensor{name, stage, shape, {}};
+    HEED_ASSIGN(tensor.values, file_.Doubles(name));
+    tensor.dtype = EffectiveDType(entry.dtype, tensor.values);
+    if (stage == Stage::kScores) {
+      for (double& score : tensor.values) {
+        if (score < kAsGoodAsHidden) score = -std::numeric_limits<double>::infinity();
+      }
+    }
+    types_.push_back(entry.dtype);
+    dump_.theirs.push_back(std::move(tensor));
+    return {};
+  }
+
+  const TensorFile& file_;
+  const std::string& where_;
+  AttentionDump dump_;
+  std::vector<DType> types_;
+};
+
+}  // namespace
+
+Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::string& where,
+                                        const SettingTexts& given) {
+  return DumpReader(file, where).Read(given);
+}
+
+}  // namespace heed

@@ -1,0 +1,40 @@
+// Somebody's attention as it was saved: the case, and what their program made of it.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "inspect/attention_file.h"
+#include "io/tensor_file.h"
+#include "verify/diagnose/attention_replay.h"
+
+namespace heed {
+
+// One of their results.
+struct TheirTensor {
+  std::string name;
+  Stage stage = Stage::kY;
+  std::vector<int64_t> shape;
+  std::vector<double> values;
+  DType dtype = DType::kF32;  // see EffectiveDType
+};
+
+struct AttentionDump {
+  AttentionCase attention;
+  std::vector<TheirTensor> theirs;  // in the order of the computation, at least one
+  std::set<std::string> stated;     // names of settings
+  DType output = DType::kF32;       // the type that the last result fits in
+  DType coarsest = DType::kF32;     // of everything read
+};
+
+// Reads a case as ReadAttentionCase does (weights of either layout), y and any of q k v q_rot k_rot
+// scores pattern z merged. Without a projection y is [B, T, H·D] or [B, H, T, D]. Scores below -1e8
+// count as -inf.
+// Errors (kFormat, kRequest): ReadAttentionCase's; no result at all; a result of another shape; an
+// input that is not finite.
+Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::string& where,
+                                        const SettingTexts& given);
+
+}  // namespace heed

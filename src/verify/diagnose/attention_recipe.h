@@ -1,0 +1,174 @@
+// One way to compute causal self-attention: every stage with the choice that was made in it. The
+// defaults are right; a fault is another choice.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace heed {
+
+enum class Slot : uint8_t { kQ, kK, kV };
+
+// Bits of q_proj, k_proj, v_proj and o_proj.
+enum Projections : uint8_t { kQProj = 1, kKProj = 2, kVProj = 4, kOProj = 8, kAllProj = 15 };
+
+// x [B, T, C] -> q [B, H, T, D], k and v [B, Hkv, T, D].
+struct ProjectChoice {
+  std::array<Slot, 3> source = {Slot::kQ, Slot::kK, Slot::kV};  // whose projection q, k, v take
+  uint8_t without_bias = 0;                                     // Projections
+  uint8_t transposed = 0;                                       // Projections, square weights
+  // A fused weight lies in so many pieces, each with its share of q's heads, of k's, of v's: 1 is
+  // blocks, Hkv is per head. 0: as stated.
+  int64_t fused_pieces = 0;
+  std::array<Slot, 3> fused_order = {Slot::kQ, Slot::kK, Slot::kV};
+  bool split_by_view = false;  // [B, T, H·D] read as [B, H, T, D] in place
+  bool batch_as_time = false;  // attention along the batch axis
+  bool operator==(const ProjectChoice&) const = default;
+};
+
+enum class PositionChoice : uint8_t {
+  kAbsolute,       // P + i
+  kRestart,        // i, though P positions are cached
+  kChunkConstant,  // P for the whole chunk
+  kOneTooFar,      // P + i + 1
+  kKeptRows,       // P + i without the number of the first position
+};
+
+// What a partial rotation takes from the width of the head, not from rotary_dim.
+enum class WidthChoice : uint8_t { kRotary, kWholeHead, kHeadExponent, kHeadPartner, kHeadBoth };
+
+// What is rounded to 16 bits on the way to the angles.
+enum class AngleRounding : uint8_t { kNone, kPositions, kFrequencies, kAngles, kTables, kAll };
+
+enum class RotationForm : uint8_t {
+  kRotation,
+  kMixedLayouts,  // tables in the other pairing's layout than the channels
+  kCosPlusSin,    // x · (cos + sin)
+};
+
+struct RotateChoice {
+  bool interleaved = false;
+  double theta = 10000;
+  int64_t first = 0;                             // the number of the first position
+  double q_sense = 1, k_sense = 1, v_sense = 0;  // times the angle: 0 none, -1 backwards, 2 twice
+  bool by_head = false;                          // angles by the index of the head, not of time
+  PositionChoice position = PositionChoice::kAbsolute;
+  WidthChoice width = WidthChoice::kRotary;
+  AngleRounding rounding = AngleRounding::kNone;
+  bool rounding_is_half = false;  // binary16 in place of bfloat16
+  RotationForm form = RotationForm::kRotation;
+  bool q_halves = false, k_halves = false;  // interleaved results left as two halves
+  bool operator==(const RotateChoice&) const = default;
+};
+
+enum class CacheChoice : uint8_t {
+  kRead,
+  kHole,          // a slot of zeros between past and new
+  kHoleLastLost,  // the same, and the last new token is beyond the end
+  kNotRead,
+  kTurnedAgain,    // cached keys rotated once more, by their own positions
+  kJoinedFlat,     // past and new joined as if there were one head
+  kBatchReversed,  // caches of other beams
+  kBatchRolled,
+  kBatchRolledBack,
+  kBf16ReadAsF16,
+  kF16ReadAsBf16,
+  kSwapped,  // past_k for past_v
+};
+
+enum class HeadMap : uint8_t {
+  kGrouped,           // h / (H / Hkv)
+  kTiled,             // h mod Hkv
+  kByKvCount,         // h / Hkv, the last head where that is beyond
+  kByKvCountWrapped,  // h / Hkv mod Hkv
+  kFirst,             // 0 for all
+  kAlongTime,         // repeated along the positions, then viewed as H heads
+};
+
+struct CacheStage {
+  CacheChoice cache = CacheChoice::kRead;
+  HeadMap heads = HeadMap::kGrouped;
+  bool operator==(const CacheStage&) const = default;
+};
+
+struct ScoreChoice {
+  double scale = 1;
+  bool operator==(const ScoreChoice&) const = default;
+};
+
+enum class MaskShape : uint8_t {
+  kCausal,
+  kNone,
+  kStrictlyUpper,  // later keys alone
+  kUpper,          // itself and later keys
+  kNoDiagonal,     // earlier keys alone
+  kOneMore,        // one later key
+  kTopLeft,        // j <= i although P positions are cached
+};
+
+enum class HiddenAs : uint8_t {
+  kLeftOut,
+  kZeroedAfter,     // weights zeroed after softmax, rows not renormalised
+  kVisibleRaised,   // 1 added to visible scores
+  kHiddenRaised,    // 1 added to hidden scores
+  kRaisedUnscaled,  // 1 added to visible products before scaling
+  kFilled,          // scores replaced by `fill`
+  kLowered,         // `fill` added to scores
+  kCapped,          // fill · tanh(s / fill) after -inf was put in
+};
+
+// What a row without visible keys becomes.
+enum class EmptyRow : uint8_t { kNan, kZero, kUniform, kUnmasked };
+
+struct MaskChoice {
+  MaskShape shape = MaskShape::kCausal;
+  int64_t window = 0;
+  HiddenAs hidden = HiddenAs::kLeftOut;
+  double fill = 0;
+  EmptyRow empty = EmptyRow::kNan;
+  bool operator==(const MaskChoice&) const = default;
+};
+
+enum class SoftmaxKind : uint8_t {
+  kKeys,
+  kQueries,
+  kHeads,
+  kBatch,
+  kTileMaximum,           // weights by the tile's maximum, sums carried by the running one
+  kTileMaximumUncarried,  // weights by the tile's maximum, nothing carried
+  kPlusOneUnshifted,      // exp(s - m) / (1 + sum exp(s - m))
+  kOverflow32,            // no maximum subtracted, float32
+  kPrefixMean,            // scores vanish beside a huge constant
+};
+
+struct SoftmaxChoice {
+  SoftmaxKind kind = SoftmaxKind::kKeys;
+  int64_t tile = 0;
+  bool operator==(const SoftmaxChoice&) const = default;
+};
+
+enum class MergeKind : uint8_t {
+  kRight,
+  kUntransposed,  // [B, H, T, D] read as [B, T, H·D] in place
+  kHeadsLead,     // [H·B, ...] split as (B, H)
+  kBatchLeads,    // [B·H, ...] split as (H, B)
+};
+
+struct CombineChoice {
+  bool transposed = false;  // weights used transposed
+  MergeKind merge = MergeKind::kRight;
+  bool operator==(const CombineChoice&) const = default;
+};
+
+struct AttentionRecipe {
+  ProjectChoice project;
+  RotateChoice rotate;
+  CacheStage cache;
+  ScoreChoice score;
+  MaskChoice mask;
+  SoftmaxChoice softmax;
+  CombineChoice combine;
+  bool operator==(const AttentionRecipe&) const = default;
+};
+
+}  // namespace heed

@@ -1,0 +1,758 @@
+#include "verify/diagnose/attention_replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "base/random.h"
+#include "tensor/convert.h"
+#include "verify/diagnose/noise.h"
+
+namespace heed {
+namespace {
+
+using Numbers = std::vector<double>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+// ln of float32's largest number.
+constexpr double kExpLimit32 = 88.72283905206835;
+
+// c [M, N] += a [M, K] · b [N, K]ᵀ, with b turned first so that the inner loop runs along memory.
+void AddProduct(const Numbers& a, const Numbers& b, int64_t M, int64_t N, int64_t K, Numbers* c) {
+  Numbers turned(K * N);
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t k = 0; k < K; ++k) turned[k * N + n] = b[n * K + k];
+  }
+  for (int64_t m = 0; m < M; ++m) {
+    double* row = c->data() + m * N;
+    for (int64_t k = 0; k < K; ++k) {
+      const double factor = a[m * K + k];
+      const double* from = turned.data() + k * N;
+      for (int64_t n = 0; n < N; ++n) row[n] += factor * from[n];
+    }
+  }
+}
+
+// [rows, columns] -> [columns, rows], of a square matrix that was read the other way.
+void TransposeSquare(int64_t n, double* matrix) {
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < i; ++j) std::swap(matrix[i * n + j], matrix[j * n + i]);
+  }
+}
+
+double RoundTo16(double value, bool half) {
+  return half ? F16ToFloat(DoubleToF16(value)) : Bf16ToFloat(DoubleToBf16(value));
+}
+
+// The bits of one 16-bit type read as the other.
+double Reinterpret(double value, bool from_bf16) {
+  return from_bf16 ? F16ToFloat(DoubleToBf16(value)) : Bf16ToFloat(DoubleToF16(value));
+}
+
+// The recipe with every choice behind `last` at its default: what a stage depends on.
+AttentionRecipe UpTo(Stage last, const AttentionRecipe& recipe) {
+  AttentionRecipe key;
+  key.project = recipe.project;
+  // The output projection's own choices belong to the last stage.
+  if (last != Stage::kY) {
+    key.project.without_bias &= ~kOProj;
+    key.project.transposed &= ~kOProj;
+  }
+  if (last >= Stage::kQRot) key.rotate = recipe.rotate;
+  if (last >= Stage::kScores) {
+    key.cache = recipe.cache;
+    key.score = recipe.score;
+  }
+  if (last >= Stage::kPattern) {
+    key.mask = recipe.mask;
+    key.softmax = recipe.softmax;
+  }
+  if (last >= Stage::kZ) key.combine = recipe.combine;
+  return key;
+}
+
+}  // namespace
+
+std::string_view NameOf(Stage stage) {
+  constexpr std::string_view kNames[kStageCount] = {"q",      "k",       "v", "q_rot",  "k_rot",
+                                                    "scores", "pattern", "z", "merged", "y"};
+  return kNames[static_cast<int>(stage)];
+}
+
+AttentionReplay::AttentionReplay(const AttentionCase& attention, Perturbation perturbation)
+    : case_(attention),
+      H_(attention.settings.n_head),
+      Hkv_(attention.settings.n_kv_head),
+      D_(attention.settings.head_dim),
+      perturbation_(perturbation),
+      x_(attention.x),
+      weight_(attention.qkv.weight),
+      bias_(attention.qkv.bias),
+      out_weight_(attention.proj.weight),
+      past_k_(attention.past_k),
+      past_v_(attention.past_v),
+      given_{attention.q, attention.k, attention.v} {
+  for (Numbers* values :
+       {&x_, &weight_, &bias_, &out_weight_, &past_k_, &past_v_, &given_.q, &given_.k, &given_.v}) {
+    Perturb(values);
+  }
+  const int64_t scores = attention.B * H_ * attention.T * attention.S();
+  memo_size_ = static_cast<size_t>(
+      std::clamp<int64_t>((int64_t{1} << 24) / std::max<int64_t>(scores, 1), 2, 12));
+}
+
+void AttentionReplay::Perturb(Numbers* values) {
+  if (perturbation_.unit == 0) return;
+  const RandomKey key{perturbation_.seed, 0, 0};
+  for (double& value : *values) {
+    value *= 1 + perturbation_.unit * (2 * RandomUniform(key, draws_++) - 1);
+  }
+}
+
+template <class T>
+std::shared_ptr<const T> AttentionReplay::Recall(Memo<T>* memo, const AttentionRecipe& key,
+                                                 const std::function<T()>& compute) {
+  for (const auto& [made_by, result] : memo->kept) {
+    if (made_by == key) return result;
+  }
+  memo->kept.emplace_front(key, std::make_shared<const T>(compute()));
+  if (memo->kept.size() > memo_size_) memo->kept.pop_back();
+  return memo->kept.front().second;
+}
+
+AttentionReplay::Sizes AttentionReplay::SizesOf(const AttentionRecipe& recipe) const {
+  if (recipe.project.batch_as_time) return {case_.T, case_.B, 0};
+  return {case_.B, case_.T, case_.P};
+}
+
+AttentionReplay::Shared AttentionReplay::Tensor(const AttentionRecipe& recipe, Stage stage) {
+  switch (stage) {
+    case Stage::kQ: {
+      const auto heads = Projected(recipe);
+      return {heads, &heads->q};
+    }
+    case Stage::kK: {
+      const auto heads = Projected(recipe);
+      return {heads, &heads->k};
+    }
+    case Stage::kV: {
+      const auto heads = Projected(recipe);
+      return {heads, &heads->v};
+    }
+    case Stage::kQRot: {
+      const auto heads = Rotated(recipe);
+      return {heads, &heads->q};
+    }
+    case Stage::kKRot: {
+      const auto heads = Rotated(recipe);
+      return {heads, &heads->k};
+    }
+    case Stage::kScores:
+      return Scores(recipe);
+    case Stage::kPattern:
+      return Pattern(recipe);
+    case Stage::kZ:
+      return Z(recipe);
+    case Stage::kMerged:
+      return Merged(recipe);
+    case Stage::kY:
+      return Output(recipe);
+  }
+  return nullptr;
+}
+
+// ------------------------------------------------------------------ projection
+
+// The rows of `slot` out of the joined weight [H·D + 2 Hkv·D, C] and their bias, as `choice` reads
+// them.
+AttentionReplay::Numbers AttentionReplay::SlotWeight(const ProjectChoice& choice, Slot slot,
+                                                     Numbers* bias) const {
+  const int64_t C = case_.qkv.in;
+  const int64_t heads[3] = {H_, Hkv_, Hkv_};
+  const int64_t first[3] = {0, H_ * D_, (H_ + Hkv_) * D_};
+  const auto s = static_cast<size_t>(slot);
+  Numbers weight(heads[s] * D_ * C);
+  bias->assign(heads[s] * D_, 0);
+  const auto take = [&](int64_t to, int64_t from) {
+    std::copy_n(&weight_[from * C], C, &weight[to * C]);
+    (*bias)[to] = bias_[from];
+  };
+  if (choice.fused_pieces == 0) {
+    for (int64_t row = 0; row < heads[s] * D_; ++row) take(row, first[s] + row);
+  } else {
+    // Where the stored rows begin with each piece's share of each slot.
+    const std::vector<int64_t>& stored = case_.qkv.parts[0].rows;
+    int64_t at = 0, taken = 0;
+    for (int64_t piece = 0; piece < choice.fused_pieces; ++piece) {
+      for (const Slot part : choice.fused_order) {
+        const int64_t rows = heads[static_cast<size_t>(part)] / choice.fused_pieces * D_;
+        for (int64_t row = 0; row < rows && part == slot; ++row) take(taken++, stored[at + row]);
+        at += rows;
+      }
+    }
+  }
+  const uint8_t bit = uint8_t{1} << s;
+  if (choice.transposed & bit) TransposeSquare(C, weight.data());
+  if (choice.without_bias & bit) std::ranges::fill(*bias, 0);
+  return weight;
+}
+
+// [B, heads, T, D] of one slot.
+AttentionReplay::Numbers AttentionReplay::ProjectSlot(const ProjectChoice& choice, Slot slot,
+                                                      int64_t heads) {
+  const int64_t B = case_.B, T = case_.T, C = case_.qkv.in;
+  Numbers bias;
+  const Numbers weight = SlotWeight(choice, slot, &bias);
+  Numbers rows(B * T * heads * D_);
+  for (int64_t r = 0; r < B * T; ++r) std::ranges::copy(bias, rows.begin() + r * heads * D_);
+  AddProduct(x_, weight, B * T, heads * D_, C, &rows);
+  work_ += static_cast<double>(B * T * heads * D_ * C);
+  Perturb(&rows);
+  if (choice.split_by_view) return rows;
+  Numbers split(rows.size());
+  for (int64_t r = 0; r < B * T; ++r) {
+    for (int64_t h = 0; h < heads; ++h) {
+      std::copy_n(&rows[(r * heads + h) * D_], D_, &split[((r / T * heads + h) * T + r % T) * D_]);
+    }
+  }
+  return split;
+}
+
+std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Projected(
+    const AttentionRecipe& recipe) {
+  return Recall<Heads>(&projected_, UpTo(Stage::kQ, recipe), [&] {
+    const ProjectChoice& choice = recipe.project;
+    Heads heads;
+    Numbers* slots[3] = {&heads.q, &heads.k, &heads.v};
+    const Numbers* given[3] = {&given_.q, &given_.k, &given_.v};
+    const int64_t counts[3] = {H_, Hkv_, Hkv_};
+    for (int s = 0; s < 3; ++s) {
+      const auto source = static_cast<size_t>(choice.source[s]);
+      *slots[s] = case_.qkv.parts.empty() ? *given[source]
+                                          : ProjectSlot(choice, choice.source[s], counts[source]);
+      if (!choice.batch_as_time) continue;
+      // [B, heads, T, D] -> [T, heads, B, D].
+      const int64_t n = counts[source];
+      Numbers turned(slots[s]->size());
+      for (int64_t r = 0; r < case_.B * n * case_.T; ++r) {
+        const int64_t b = r / (n * case_.T), h = r / case_.T % n, t = r % case_.T;
+        std::copy_n(&(*slots[s])[r * D_], D_, &turned[((t * n + h) * case_.B + b) * D_]);
+      }
+      *slots[s] = std::move(turned);
+    }
+    return heads;
+  });
+}
+
+// ------------------------------------------------------------------ rotation
+
+namespace {
+
+// Angles [positions, pairs] and the channels that turn together.
+struct Rotation {
+  std::vector<double> cos, sin;
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+};
+
+std::pair<int64_t, int64_t> Channels(const RotateChoice& choice, int64_t pair, int64_t offset) {
+  return choice.interleaved ? std::pair(2 * pair, 2 * pair + 1) : std::pair(pair, pair + offset);
+}
+
+double Frequency(const RotateChoice& choice, int64_t pair, int64_t width) {
+  return std::pow(choice.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(width));
+}
+
+}  // namespace
+
+// Turns x [B, heads, T, D] by `sense` times the angles of its positions.
+void AttentionReplay::Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves,
+                           Numbers* x) {
+  const RotateChoice& choice = recipe.rotate;
+  const auto [B, T, P] = SizesOf(recipe);
+  const int64_t rotary = choice.width == WidthChoice::kWholeHead ? D_ : case_.settings.rotary_dim;
+  if (sense == 0 || rotary == 0) return;
+  const bool head_exponent =
+      choice.width == WidthChoice::kHeadExponent || choice.width == WidthChoice::kHeadBoth;
+  const bool head_partner =
+      choice.width == WidthChoice::kHeadPartner || choice.width == WidthChoice::kHeadBoth;
+  const int64_t pairs = rotary / 2, offset = (head_partner ? D_ : rotary) / 2;
+  const auto rounded = [&](AngleRounding what, double value) {
+    const bool rounds = choice.rounding == what || choice.rounding == AngleRounding::kAll;
+    return rounds ? RoundTo16(value, choice.rounding_is_half) : value;
+  };
+  const double table_unit = std::min(perturbation_.unit, UnitRoundoff(DType::kF32));
+  const RandomKey key{perturbation_.seed, 1, 0};
+  // The angle of a row at time t of head h.
+  const auto angle = [&](int64_t t, int64_t h, int64_t pair) {
+    int64_t position = P + t;
+    if (choice.position == PositionChoice::kRestart) position = t;
+    if (choice.position == PositionChoice::kChunkConstant) position = P;
+    if (choice.position == PositionChoice::kOneTooFar) position += 1;
+    if (choice.position != PositionChoice::kKeptRows) position += choice.first;
+    if (choice.by_head) position = choice.first + h;
+    const double frequency =
+        rounded(AngleRounding::kFrequencies, Frequency(choice, pair, head_exponent ? D_ : rotary));
+    const double exact =
+        rounded(AngleRounding::kPositions, static_cast<double>(position)) * frequency;
+    // A table's error is the same wherever the angle is used.
+    const double error = table_unit * (2 * RandomUniform(key, t * pairs + pair) - 1);
+    return rounded(AngleRounding::kAngles, exact) * (1 + error) * sense;
+  };
+  const auto cosine = [&](double a) { return rounded(AngleRounding::kTables, std::cos(a)); };
+  const auto sine = [&](double a) { return rounded(AngleRounding::kTables, std::sin(a)); };
+  // Tables [T or heads, pairs].
+  const int64_t rows = choice.by_head ? heads : T;
+  Numbers cos(rows * pairs), sin(rows * pairs);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const double a = choice.by_head ? angle(0, r, pair) : angle(r, 0, pair);
+      cos[r * pairs + pair] = cosine(a);
+      sin[r * pairs + pair] = sine(a);
+    }
+  }
+  work_ += static_cast<double>(4 * B * heads * T * pairs);
+  Numbers turned(D_);
+  for (int64_t r = 0; r < B * heads * T; ++r) {
+    double* row = x->data() + r * D_;
+    std::copy_n(row, D_, turned.begin());
+    const int64_t table = (choice.by_head ? r / T % heads : r % T) * pairs;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const auto [c0, c1] = Channels(choice, pair, offset);
+      int64_t i0 = table + pair, i1 = i0;
+      if (choice.form == RotationForm::kMixedLayouts) {
+        i0 = table + (choice.interleaved ? c0 % pairs : c0 / 2);
+        i1 = table + (choice.interleaved ? c1 % pairs : c1 / 2);
+      }
+      if (choice.form == RotationForm::kCosPlusSin) {
+        turned[c0] = row[c0] * (cos[i0] + sin[i0]);
+        turned[c1] = row[c1] * (cos[i1] + sin[i1]);
+      } else {
+        turned[c0] = row[c0] * cos[i0] - row[c1] * sin[i0];
+        turned[c1] = row[c1] * cos[i1] + row[c0] * sin[i1];
+      }
+    }
+    std::copy_n(turned.begin(), D_, row);
+    for (int64_t pair = 0; pair < pairs && halves; ++pair) {
+      row[pair] = turned[2 * pair];
+      row[pair + pairs] = turned[2 * pair + 1];
+    }
+  }
+  Perturb(x);
+}
+
+std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Rotated(
+    const AttentionRecipe& recipe) {
+  return Recall<Heads>(&rotated_, UpTo(Stage::kQRot, recipe), [&] {
+    Heads heads = *Projected(recipe);
+    const RotateChoice& choice = recipe.rotate;
+    const int64_t width = SizesOf(recipe).B * SizesOf(recipe).T * D_;
+    const auto count = [&](const Numbers& x) { return static_cast<int64_t>(x.size()) / width; };
+    Turn(recipe, count(heads.q), choice.q_sense, choice.q_halves, &heads.q);
+    Turn(recipe, count(heads.k), choice.k_sense, choice.k_halves, &heads.k);
+    Turn(recipe, count(heads.v), choice.v_sense, false, &heads.v);
+    return heads;
+  });
+}
+
+// ------------------------------------------------------------------ cache and scores
+
+// What is read from the cache for keys or values: [B, Hkv, P, D].
+AttentionReplay::Numbers AttentionReplay::PastOf(const AttentionRecipe& recipe, bool keys) {
+  const CacheChoice choice = recipe.cache.cache;
+  const bool swapped = choice == CacheChoice::kSwapped;
+  Numbers past = keys != swapped ? past_k_ : past_v_;
+  const int64_t block = Hkv_ * case_.P * D_;
+  if (choice == CacheChoice::kTurnedAgain && keys) {
+    // Once more by their own positions: as a chunk of P positions behind nothing.
+    AttentionCase turned = case_;
+    turned.P = 0;
+    turned.T = case_.P;
+    AttentionReplay(turned).Turn(recipe, Hkv_, 1, false, &past);
+  } else if (choice == CacheChoice::kBatchReversed) {
+    for (int64_t b = 0; b < case_.B / 2; ++b) {
+      std::swap_ranges(past.begin() + b * block, past.begin() + (b + 1) * block,
+                       past.begin() + (case_.B - 1 - b) * block);
+    }
+  } else if (choice == CacheChoice::kBatchRolled) {
+    std::ranges::rotate(past, past.end() - block);
+  } else if (choice == CacheChoice::kBatchRolledBack) {
+    std::ranges::rotate(past, past.begin() + block);
+  } else if (choice == CacheChoice::kBf16ReadAsF16 || choice == CacheChoice::kF16ReadAsBf16) {
+    for (double& value : past) value = Reinterpret(value, choice == CacheChoice::kBf16ReadAsF16);
+  }
+  return past;
+}
+
+std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
+    const AttentionRecipe& recipe) {
+  AttentionRecipe key = UpTo(Stage::kQRot, recipe);
+  key.cache = recipe.cache;
+  return Recall<Joined>(&joined_, key, [&] {
+    const auto [B, T, P] = SizesOf(recipe);
+    const CacheStage& choice = recipe.cache;
+    const auto heads = Rotated(recipe);
+    const bool hole =
+        choice.cache == CacheChoice::kHole || choice.cache == CacheChoice::kHoleLastLost;
+    const int64_t new_rows = choice.cache == CacheChoice::kHoleLastLost ? T - 1 : T;
+    const int64_t past_rows = choice.cache == CacheChoice::kNotRead ? 0 : P + hole;
+    // A faulty source may bring as many heads as the queries have.
+    const int64_t count = static_cast<int64_t>(heads->k.size()) / (B * T * D_);
+    Joined joined{.heads = count, .S = past_rows + new_rows};
+    for (const bool keys : {true, false}) {
+      const Numbers past = PastOf(recipe, keys);
+      const Numbers& fresh = keys ? heads->k : heads->v;
+      Numbers& to = keys ? joined.k : joined.v;
+      to.assign(B * count * joined.S * D_, 0);
+      if (choice.cache == CacheChoice::kJoinedFlat) {
+        const int64_t old = count * P * D_, added = count * T * D_;
+        for (int64_t b = 0; b < B; ++b) {
+          std::copy_n(past.begin() + b * old, old, to.begin() + b * (old + added));
+          std::copy_n(fresh.begin() + b * added, added, to.begin() + b * (old + added) + old);
+        }
+        continue;
+      }
+      for (int64_t r = 0; r < B * count; ++r) {
+        const auto row = to.begin() + r * joined.S * D_;
+        if (past_rows > 0 && P > 0) std::copy_n(past.begin() + r * P * D_, P * D_, row);
+        std::copy_n(fresh.begin() + r * T * D_, new_rows * D_, row + past_rows * D_);
+      }
+    }
+    joined.map.resize(H_);
+    const int64_t group = std::max<int64_t>(H_ / count, 1);
+    for (int64_t h = 0; h < H_; ++h) {
+      switch (choice.heads) {
+        case HeadMap::kGrouped:
+        case HeadMap::kAlongTime:
+          joined.map[h] = h / group;
+          break;
+        case HeadMap::kTiled:
+          joined.map[h] = h % count;
+          break;
+        case HeadMap::kByKvCount:
+          joined.map[h] = std::min(h / count, count - 1);
+          break;
+        case HeadMap::kByKvCountWrapped:
+          joined.map[h] = h / count % count;
+          break;
+        case HeadMap::kFirst:
+          joined.map[h] = 0;
+          break;
+      }
+    }
+    if (choice.heads != HeadMap::kAlongTime) return joined;
+    // [B, Hkv, S·group, D], every row group times in a row, viewed as [B, H, S, D].
+    for (Numbers* values : {&joined.k, &joined.v}) {
+      Numbers wide(B * H_ * joined.S * D_);
+      for (int64_t r = 0; r < B * H_ * joined.S; ++r) {
+        std::copy_n(&(*values)[r / group * D_], D_, &wide[r * D_]);
+      }
+      *values = std::move(wide);
+    }
+    joined.heads = H_;
+    std::iota(joined.map.begin(), joined.map.end(), 0);
+    return joined;
+  });
+}
+
+AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
+  return Recall<Numbers>(&scores_, UpTo(Stage::kScores, recipe), [&] {
+    const auto [B, T, P] = SizesOf(recipe);
+    const auto heads = Rotated(recipe);
+    const auto joined = WithPast(recipe);
+    const int64_t S = joined->S;
+    Numbers scores(B * H_ * T * S);
+    work_ += static_cast<double>(B * H_ * T * S * D_);
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t h = 0; h < H_; ++h) {
+        const double* k = &joined->k[(b * joined->heads + joined->map[h]) * S * D_];
+        for (int64_t i = 0; i < T; ++i) {
+          const double* q = &heads->q[((b * H_ + h) * T + i) * D_];
+          double* row = &scores[((b * H_ + h) * T + i) * S];
+          for (int64_t j = 0; j < S; ++j) {
+            row[j] = recipe.score.scale * std::inner_product(q, q + D_, k + j * D_, 0.0);
+          }
+        }
+      }
+    }
+    Perturb(&scores);
+    return scores;
+  });
+}
+
+// ------------------------------------------------------------------ mask and softmax
+
+// Whether query i of the chunk may see key j of S, `past` of them before the chunk.
+bool AttentionReplay::Visible(const AttentionRecipe& recipe, int64_t i, int64_t j, int64_t past,
+                              int64_t S) const {
+  const MaskChoice& mask = recipe.mask;
+  const int64_t at = past + i;
+  const bool near = mask.window <= 0 || at - j < mask.window;
+  switch (mask.shape) {
+    case MaskShape::kCausal:
+      return j <= at && near;
+    case MaskShape::kNone:
+      return j < S;
+    case MaskShape::kStrictlyUpper:
+      return j > at;
+    case MaskShape::kUpper:
+      return j >= at;
+    case MaskShape::kNoDiagonal:
+      return j < at && near;
+    case MaskShape::kOneMore:
+      return j <= at + 1 && near;
+    case MaskShape::kTopLeft:
+      return j <= i;
+  }
+  return false;
+}
+
+AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& recipe) {
+  const auto [B, T, P] = SizesOf(recipe);
+  const int64_t S = WithPast(recipe)->S;
+  // A lost last token and a cache that is not read leave fewer keys before the chunk's own.
+  const int64_t past = recipe.cache.cache == CacheChoice::kHoleLastLost ? P
+                       : recipe.cache.cache == CacheChoice::kNotRead    ? 0
+                       : recipe.cache.cache == CacheChoice::kHole       ? P + 1
+                                                                        : P;
+  const MaskChoice& mask = recipe.mask;
+  Numbers scores = *Scores(recipe);
+  for (int64_t r = 0; r < B * H_ * T; ++r) {
+    double* row = &scores[r * S];
+    for (int64_t j = 0; j < S; ++j) {
+      const bool visible = Visible(recipe, r % T, j, past, S);
+      switch (mask.hidden) {
+        case HiddenAs::kLeftOut:
+          if (!visible) row[j] = -kInfinity;
+          break;
+        case HiddenAs::kZeroedAfter:
+          break;
+        case HiddenAs::kVisibleRaised:
+          row[j] += visible;
+          break;
+        case HiddenAs::kHiddenRaised:
+          row[j] += !visible;
+          break;
+        case HiddenAs::kRaisedUnscaled:
+          row[j] += visible ? recipe.score.scale : 0;
+          break;
+        case HiddenAs::kFilled:
+          if (!visible) row[j] = mask.fill;
+          break;
+        case HiddenAs::kLowered:
+          if (!visible) row[j] += mask.fill;
+          break;
+        case HiddenAs::kCapped:
+          row[j] = visible ? mask.fill * std::tanh(row[j] / mask.fill) : -mask.fill;
+          break;
+      }
+    }
+  }
+  return scores;
+}
+
+namespace {
+
+// Softmax over n numbers `stride` apart; all -inf gives NaN, as 0/0 does.
+void Softmax(double* values, int64_t n, int64_t stride, double one = 0) {
+  double maximum = -kInfinity;
+  for (int64_t i = 0; i < n; ++i) maximum = std::max(maximum, values[i * stride]);
+  double sum = one;
+  for (int64_t i = 0; i < n; ++i) {
+    double& value = values[i * stride];
+    value = maximum == -kInfinity ? kNan : std::exp(value - maximum);
+    sum += value;
+  }
+  for (int64_t i = 0; i < n; ++i) values[i * stride] /= sum;
+}
+
+// Tiles weigh by their own maximum; `carried`: earlier sums are scaled down when the running
+// maximum grows.
+void TiledSoftmax(double* row, int64_t n, int64_t tile, bool carried) {
+  double running = -kInfinity, sum = 0;
+  for (int64_t first = 0; first < n; first += tile) {
+    const int64_t last = std::min(first + tile, n);
+    const double own = *std::max_element(row + first, row + last);
+    if (own == -kInfinity) {
+      std::fill(row + first, row + last, 0);
+      continue;
+    }
+    const double now = std::max(running, own);
+    const double shrink = carried ? std::exp(running - now) : 1;
+    for (int64_t j = 0; j < first; ++j) row[j] *= shrink;
+    sum *= shrink;
+    for (int64_t j = first; j < last; ++j) sum += row[j] = std::exp(row[j] - own);
+    running = now;
+  }
+  for (int64_t j = 0; j < n; ++j) row[j] /= sum;
+}
+
+}  // namespace
+
+AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) {
+  return Recall<Numbers>(&pattern_, UpTo(Stage::kPattern, recipe), [&] {
+    const auto [B, T, P] = SizesOf(recipe);
+    const int64_t S = WithPast(recipe)->S, square = T * S;
+    Numbers pattern = MaskedScores(recipe);
+    work_ += 20 * static_cast<double>(pattern.size());
+    const SoftmaxChoice& softmax = recipe.softmax;
+    const EmptyRow empty = recipe.mask.empty;
+    // The entries of one row that are left out, before softmax overwrites the marks.
+    std::vector<bool> left_out(pattern.size());
+    for (size_t i = 0; i < pattern.size(); ++i) left_out[i] = pattern[i] == -kInfinity;
+    const auto settle = [&](int64_t first, int64_t n, int64_t stride, const double* unmasked) {
+      for (int64_t i = 0; i < n; ++i) {
+        if (!left_out[first + i * stride]) return;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        double& value = pattern[first + i * stride];
+        if (empty == EmptyRow::kZero) value = 0;
+        if (empty == EmptyRow::kUniform) value = 1 / static_cast<double>(n);
+        if (empty == EmptyRow::kUnmasked) value = unmasked[first + i * stride];
+      }
+      if (empty == EmptyRow::kUnmasked) Softmax(&pattern[first], n, stride);
+    };
+    const Shared raw = Scores(recipe);
+    const auto along = [&](int64_t n, int64_t stride, int64_t count,
+                           const std::function<int64_t(int64_t)>& first) {
+      for (int64_t r = 0; r < count; ++r) {
+        Softmax(&pattern[first(r)], n, stride);
+        settle(first(r), n, stride, raw->data());
+      }
+    };
+    switch (softmax.kind) {
+      case SoftmaxKind::kKeys:
+        along(S, 1, B * H_ * T, [&](int64_t r) { return r * S; });
+        break;
+      case SoftmaxKind::kQueries:
+        along(T, S, B * H_ * S, [&](int64_t r) { return r / S * square + r % S; });
+        break;
+      case SoftmaxKind::kHeads:
+        along(H_, square, B * square,
+              [&](int64_t r) { return r / square * H_ * square + r % square; });
+        break;
+      case SoftmaxKind::kBatch:
+        along(B, H_ * square, H_ * square, [](int64_t r) { return r; });
+        break;
+      case SoftmaxKind::kTileMaximum:
+      case SoftmaxKind::kTileMaximumUncarried:
+        for (int64_t r = 0; r < B * H_ * T; ++r) {
+          TiledSoftmax(&pattern[r * S], S, softmax.tile, softmax.kind == SoftmaxKind::kTileMaximum);
+        }
+        break;
+      case SoftmaxKind::kPlusOneUnshifted:
+        for (int64_t r = 0; r < B * H_ * T; ++r) Softmax(&pattern[r * S], S, 1, 1);
+        break;
+      case SoftmaxKind::kOverflow32:
+        for (int64_t r = 0; r < B * H_ * T; ++r) {
+          double* row = &pattern[r * S];
+          const bool overflows =
+              std::any_of(row, row + S, [](double s) { return s > kExpLimit32; });
+          std::vector<bool> infinite(S);
+          for (int64_t j = 0; j < S; ++j) infinite[j] = row[j] > kExpLimit32;
+          Softmax(row, S, 1);
+          // inf / inf, and finite / inf.
+          for (int64_t j = 0; j < S && overflows; ++j) row[j] = infinite[j] ? kNan : 0;
+        }
+        break;
+      case SoftmaxKind::kPrefixMean:
+        for (int64_t r = 0; r < B * H_ * T; ++r) {
+          double* row = &pattern[r * S];
+          for (int64_t j = 0; j < S; ++j) row[j] = row[j] == -kInfinity ? row[j] : 0;
+          Softmax(row, S, 1);
+        }
+        break;
+    }
+    if (recipe.mask.hidden == HiddenAs::kZeroedAfter) {
+      for (int64_t r = 0; r < B * H_ * T; ++r) {
+        for (int64_t j = 0; j < S; ++j) {
+          if (!Visible(recipe, r % T, j, P, S)) pattern[r * S + j] = 0;
+        }
+      }
+    }
+    Perturb(&pattern);
+    return pattern;
+  });
+}
+
+// ------------------------------------------------------------------ output
+
+AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {
+  AttentionRecipe key = UpTo(Stage::kZ, recipe);
+  key.combine.merge = MergeKind::kRight;
+  return Recall<Numbers>(&z_, key, [&] {
+    const auto [B, T, P] = SizesOf(recipe);
+    const auto joined = WithPast(recipe);
+    const Shared pattern = Pattern(recipe);
+    const int64_t S = joined->S;
+    Numbers z(B * H_ * T * D_);
+    work_ += static_cast<double>(B * H_ * T * S * D_);
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t h = 0; h < H_; ++h) {
+        const double* v = &joined->v[(b * joined->heads + joined->map[h]) * S * D_];
+        const double* weights = &(*pattern)[(b * H_ + h) * T * S];
+        for (int64_t i = 0; i < T; ++i) {
+          double* row = &z[((b * H_ + h) * T + i) * D_];
+          for (int64_t j = 0; j < S; ++j) {
+            const double weight =
+                recipe.combine.transposed ? weights[j * S + i] : weights[i * S + j];
+            if (weight == 0) continue;
+            for (int64_t d = 0; d < D_; ++d) row[d] += weight * v[j * D_ + d];
+          }
+        }
+      }
+    }
+    Perturb(&z);
+    return z;
+  });
+}
+
+AttentionReplay::Shared AttentionReplay::Merged(const AttentionRecipe& recipe) {
+  return Recall<Numbers>(&merged_, UpTo(Stage::kMerged, recipe), [&] {
+    const auto [B, T, P] = SizesOf(recipe);
+    const Shared z = Z(recipe);
+    const MergeKind kind = recipe.combine.merge;
+    if (kind == MergeKind::kUntransposed) return *z;
+    Numbers merged(z->size());
+    for (int64_t n = 0; n < B * H_; ++n) {
+      int64_t b = n / H_, h = n % H_;
+      // Heads were stacked one way and are taken apart the other.
+      if (kind == MergeKind::kHeadsLead) {
+        const int64_t stacked = h * B + b;
+        b = stacked / H_;
+        h = stacked % H_;
+      } else if (kind == MergeKind::kBatchLeads) {
+        h = n / B;
+        b = n % B;
+      }
+      for (int64_t t = 0; t < T; ++t) {
+        const int64_t row = recipe.project.batch_as_time ? t * B + b : b * T + t;
+        std::copy_n(&(*z)[(n * T + t) * D_], D_, &merged[(row * H_ + h) * D_]);
+      }
+    }
+    return merged;
+  });
+}
+
+AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
+  return Recall<Numbers>(&output_, recipe, [&] {
+    const Shared merged = Merged(recipe);
+    const int64_t C = case_.proj.out, width = case_.proj.in, rows = case_.B * case_.T;
+    Numbers weight = out_weight_;
+    if (recipe.project.transposed & kOProj) TransposeSquare(C, weight.data());
+    Numbers y(rows * C);
+    if ((recipe.project.without_bias & kOProj) == 0) {
+      for (int64_t r = 0; r < rows; ++r) {
+        std::ranges::copy(case_.proj.bias, y.begin() + r * C);
+      }
+    }
+    AddProduct(*merged, weight, rows, C, width, &y);
+    work_ += static_cast<double>(rows * C * width);
+    Perturb(&y);
+    return y;
+  });
+}
+
+}  // namespace heed

@@ -1,0 +1,100 @@
+// Causal self-attention computed in double by any recipe, on the numbers of one case.
+//
+// Letters as in inspect/attention_trace.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "inspect/attention_trace.h"
+#include "verify/diagnose/attention_recipe.h"
+
+namespace heed {
+
+// In the order of the computation; shapes as TraceAttention has them, scores before the mask.
+enum class Stage : uint8_t { kQ, kK, kV, kQRot, kKRot, kScores, kPattern, kZ, kMerged, kY };
+inline constexpr int kStageCount = 10;
+std::string_view NameOf(Stage stage);
+
+// Random relative errors of every input and every result, as a type of this unit roundoff leaves.
+struct Perturbation {
+  double unit = 0;
+  uint64_t seed = 0;
+};
+
+class AttentionReplay {
+ public:
+  using Numbers = std::vector<double>;
+  using Shared = std::shared_ptr<const Numbers>;
+
+  // `attention` must outlive this object; its settings' choices are ignored, a recipe states them.
+  explicit AttentionReplay(const AttentionCase& attention, Perturbation perturbation = {});
+
+  // The tensor by this recipe. Stages whose choices did not change are not computed again.
+  Shared Tensor(const AttentionRecipe& recipe, Stage stage);
+  // The scores with what the mask makes of them, -inf where it leaves a key out.
+  Numbers MaskedScores(const AttentionRecipe& recipe);
+  // Whether a score that overflows float32's exp was met under kOverflow32, and the like: multiply-
+  // adds done so far.
+  double work() const { return work_; }
+
+ private:
+  struct Heads {
+    Numbers q, k, v;
+  };
+  struct Joined {
+    Numbers k, v;  // [B, heads, S, D]
+    int64_t heads = 0, S = 0;
+    std::vector<int64_t> map;  // which of them a query head reads
+  };
+  // Results of one stage with the recipes they were made by, newest first.
+  template <class T>
+  struct Memo {
+    std::deque<std::pair<AttentionRecipe, std::shared_ptr<const T>>> kept;
+  };
+  struct Sizes {
+    int64_t B, T, P;
+  };
+  struct MaskedRows;
+
+  template <class T>
+  std::shared_ptr<const T> Recall(Memo<T>* memo, const AttentionRecipe& key,
+                                  const std::function<T()>& compute);
+  Sizes SizesOf(const AttentionRecipe& recipe) const;
+  bool Visible(const AttentionRecipe& recipe, int64_t i, int64_t j, int64_t past, int64_t S) const;
+
+  std::shared_ptr<const Heads> Projected(const AttentionRecipe& recipe);
+  std::shared_ptr<const Heads> Rotated(const AttentionRecipe& recipe);
+  std::shared_ptr<const Joined> WithPast(const AttentionRecipe& recipe);
+  Shared Scores(const AttentionRecipe& recipe);
+  Shared Pattern(const AttentionRecipe& recipe);
+  Shared Z(const AttentionRecipe& recipe);
+  Shared Merged(const AttentionRecipe& recipe);
+  Shared Output(const AttentionRecipe& recipe);
+
+  Numbers SlotWeight(const ProjectChoice& choice, Slot slot, Numbers* bias) const;
+  Numbers ProjectSlot(const ProjectChoice& choice, Slot slot, int64_t heads);
+  void Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves, Numbers* x);
+  Numbers PastOf(const AttentionRecipe& recipe, bool keys);
+  void Perturb(Numbers* values);
+
+  const AttentionCase& case_;
+  const int64_t H_, Hkv_, D_;
+  Perturbation perturbation_;
+  uint64_t draws_ = 0;
+  double work_ = 0;
+  size_t memo_size_ = 0;
+  Numbers x_, weight_, bias_, out_weight_, past_k_, past_v_;  // perturbed copies
+  Heads given_;
+  Memo<Heads> projected_, rotated_;
+  Memo<Joined> joined_;
+  Memo<Numbers> scores_, pattern_, z_, merged_, output_;
+};
+
+}  // namespace heed

@@ -1,0 +1,503 @@
+#include "verify/diagnose/attention_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "verify/diagnose/replay.h"
+
+namespace heed {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Multiply-adds after which no further search is begun: a second or two.
+constexpr double kBudget = 2e9;
+
+// ------------------------------------------------------------------ conventions
+
+constexpr std::array<Slot, 3> kOrders[] = {
+    {Slot::kQ, Slot::kK, Slot::kV}, {Slot::kQ, Slot::kV, Slot::kK}, {Slot::kK, Slot::kQ, Slot::kV},
+    {Slot::kK, Slot::kV, Slot::kQ}, {Slot::kV, Slot::kQ, Slot::kK}, {Slot::kV, Slot::kK, Slot::kQ}};
+
+std::string OrderText(const std::array<Slot, 3>& order) {
+  std::string text;
+  for (const Slot slot : order) text += "qkv"[static_cast<size_t>(slot)];
+  return text;
+}
+
+class Conventions {
+ public:
+  explicit Conventions(const AttentionDump& dump)
+      : dump_(dump), case_(dump.attention), settings_(dump.attention.settings) {}
+
+  std::vector<AttentionConvention> List() {
+    list_ = {Stated()};
+    TryPositions();
+    TryPairings();
+    TryOrigins();
+    TryLayouts();
+    TryFusedRows();
+    for (AttentionConvention& convention : list_) convention.facts = FactsOf(convention.right);
+    return std::move(list_);
+  }
+
+ private:
+  bool Is(const char* name) const { return dump_.stated.contains(name); }
+  bool Fused() const { return case_.qkv.parts.size() == 1; }
+  bool Given(Stage stage) const {
+    return std::ranges::any_of(dump_.theirs,
+                               [stage](const TheirTensor& t) { return t.stage == stage; });
+  }
+
+  AttentionConvention Stated() const {
+    AttentionConvention stated;
+    AttentionRecipe& right = stated.right;
+    right.score.scale = 1 / std::sqrt(static_cast<double>(settings_.head_dim));
+    right.mask.window = settings_.window;
+    right.rotate.interleaved = settings_.rope_pairing == RopePairing::kInterleaved;
+    right.rotate.theta = settings_.rope_theta;
+    right.rotate.first = settings_.rope_first_position;
+    if (settings_.position != Position::kRope) {
+      right.rotate.q_sense = right.rotate.k_sense = 0;
+    }
+    if (Fused()) {
+      const bool blocks = settings_.qkv_layout == QkvLayout::kBlocks;
+      right.project.fused_pieces = blocks ? 1 : settings_.n_kv_head;
+    }
+    if (!case_.qkv.parts.empty()) {
+      stated.texts["layout"] = case_.qkv.parts[0].transposed ? "Conv1D" : "Linear";
+    }
+    return stated;
+  }
+
+  // Every convention so far, and again with `change`.
+  template <class Set>
+  void Add(Set change) {
+    const size_t count = list_.size();
+    for (size_t i = 0; i < count; ++i) {
+      AttentionConvention changed = list_[i];
+      if (change(&changed)) list_.push_back(std::move(changed));
+    }
+  }
+  void Say(const char* name, const std::string& text) {
+    for (AttentionConvention& convention : list_) convention.texts[name] = text;
+  }
+
+  void TryPositions() {
+    if (Is("position") || settings_.head_dim % 2 != 0) return;
+    Say("position", "none");
+    Add([](AttentionConvention* c) {
+      c->right.rotate.q_sense = c->right.rotate.k_sense = 1;
+      c->texts["position"] = "rope";
+      return true;
+    });
+  }
+
+  static bool Turns(const AttentionConvention& convention) {
+    return convention.right.rotate.q_sense != 0;
+  }
+
+  void TryPairings() {
+    if (Is("rope_pairing")) return;
+    for (AttentionConvention& convention : list_) {
+      if (Turns(convention)) convention.texts["rope_pairing"] = "half";
+    }
+    Add([](AttentionConvention* c) {
+      if (!Turns(*c)) return false;
+      c->right.rotate.interleaved = true;
+      c->texts["rope_pairing"] = "interleaved";
+      return true;
+    });
+  }
+
+  void TryOrigins() {
+    const bool visible = case_.P > 0 || Given(Stage::kQRot) || Given(Stage::kKRot);
+    if (Is("rope_first_position") || !visible) return;
+    for (AttentionConvention& convention : list_) {
+      if (Turns(convention)) convention.texts["rope_first_position"] = "0";
+    }
+    Add([](AttentionConvention* c) {
+      if (!Turns(*c)) return false;
+      c->right.rotate.first = 1;
+      c->texts["rope_first_position"] = "1";
+      return true;
+    });
+  }
+
+  // Square weights do not tell [out, in] from [in, out].
+  void TryLayouts() {
+    if (case_.qkv.parts.empty() || Fused() || Square() != kAllProj) return;
+    Add([](AttentionConvention* c) {
+      c->right.project.transposed = kAllProj;
+      c->texts["layout"] = "Conv1D";
+      return true;
+    });
+  }
+
+  void TryFusedRows() {
+    if (!Fused() || Is("qkv_layout")) return;
+    Say("qkv_layout", "blocks");
+    Say("qkv_order", "qkv");
+    std::vector<int64_t> pieces = {1};
+    if (settings_.n_kv_head > 1) pieces.push_back(settings_.n_kv_head);
+    const std::vector<AttentionConvention> before = list_;
+    for (const int64_t count : pieces) {
+      for (const std::array<Slot, 3>& order : kOrders) {
+        if (count == 1 && order == kOrders[0]) continue;  // as they are
+        for (AttentionConvention convention : before) {
+          convention.right.project.fused_pieces = count;
+          convention.right.project.fused_order = order;
+          convention.texts["qkv_layout"] = count == 1 ? "blocks" : "per_head";
+          convention.texts["qkv_order"] = OrderText(order);
+          list_.push_back(std::move(convention));
+        }
+      }
+    }
+  }
+
+  // Projections whose weights are square: q, k, v and o.
+  uint8_t Square() const {
+    if (case_.qkv.parts.empty()) return 0;
+    const int64_t C = case_.qkv.in, D = settings_.head_dim;
+    uint8_t square = 0;
+    if (settings_.n_head * D == C) square |= kQProj;
+    if (settings_.n_kv_head * D == C) square |= kKProj | kVProj;
+    if (Fused()) square = 0;
+    if (!case_.proj.parts.empty() && case_.proj.in == case_.proj.out) square |= kOProj;
+    return square;
+  }
+
+  uint8_t Biases() const {
+    uint8_t biases = 0;
+    const auto any = [](const std::vector<double>& bias, int64_t first, int64_t count) {
+      return std::any_of(bias.begin() + first, bias.begin() + first + count,
+                         [](double b) { return b != 0; });
+    };
+    const int64_t q = settings_.n_head * settings_.head_dim;
+    const int64_t kv = settings_.n_kv_head * settings_.head_dim;
+    if (!case_.qkv.parts.empty()) {
+      if (any(case_.qkv.bias, 0, q)) biases |= kQProj;
+      if (any(case_.qkv.bias, q, kv)) biases |= kKProj;
+      if (any(case_.qkv.bias, q + kv, kv)) biases |= kVProj;
+    }
+    if (any(case_.proj.bias, 0, case_.proj.out)) biases |= kOProj;
+    return biases;
+  }
+
+  AttentionFacts FactsOf(const AttentionRecipe& right) const {
+    AttentionFacts facts;
+    facts.B = case_.B;
+    facts.T = case_.T;
+    facts.P = case_.P;
+    facts.S = case_.S();
+    facts.H = settings_.n_head;
+    facts.Hkv = settings_.n_kv_head;
+    facts.D = settings_.head_dim;
+    facts.weights = !case_.qkv.parts.empty();
+    facts.C = facts.weights               ? case_.qkv.in
+              : !case_.proj.parts.empty() ? case_.proj.out
+                                          : facts.H * facts.D;
+    facts.rotary = right.rotate.q_sense == 0 ? 0 : settings_.rotary_dim;
+    facts.first = right.rotate.first;
+    facts.theta = right.rotate.theta;
+    facts.window = settings_.window;
+    facts.fused = Fused();
+    facts.layout_stated = Is("qkv_layout");
+    facts.pairing_stated = Is("rope_pairing");
+    facts.biases = Biases();
+    facts.square = Square();
+    return facts;
+  }
+
+  const AttentionDump& dump_;
+  const AttentionCase& case_;
+  const AttentionSettings& settings_;
+  std::vector<AttentionConvention> list_;
+};
+
+// ------------------------------------------------------------------ fits
+
+struct Minimum {
+  double at = 0, value = kInfinity;
+};
+
+// The smallest value of `f` near the best point of an ascending grid, by golden sections. `enough`:
+// a value that is worth refining to the end.
+template <class F>
+Minimum Minimise(const FittedFault& fit, double enough, F f) {
+  size_t best = 0;
+  Minimum found;
+  for (size_t i = 0; i < fit.grid.size(); ++i) {
+    const double value = f(fit.grid[i]);
+    if (value < found.value) found = {fit.grid[i], value};
+    if (found.at == fit.grid[i]) best = i;
+  }
+  if (fit.whole) return found;
+  constexpr double kGolden = 0.6180339887498949;
+  double low = fit.grid[best > 0 ? best - 1 : 0];
+  double high = fit.grid[std::min(best + 1, fit.grid.size() - 1)];
+  double a = high - kGolden * (high - low), b = low + kGolden * (high - low);
+  double at_a = f(a), at_b = f(b);
+  for (int step = 0; step < 60; ++step) {
+    const bool left = at_a < at_b;
+    if (left) {
+      high = b;
+      b = std::exchange(a, b - kGolden * (b - low));
+      at_b = at_a;
+      at_a = f(a);
+    } else {
+      low = a;
+      a = std::exchange(b, a + kGolden * (high - a));
+      at_a = at_b;
+      at_b = f(b);
+    }
+    const Minimum now = at_a < at_b ? Minimum{a, at_a} : Minimum{b, at_b};
+    if (now.value < found.value) found = now;
+    if (step == 12 && found.value > enough) break;
+  }
+  return found;
+}
+
+double RoundedTo(int digits, double value) {
+  if (value == 0) return 0;
+  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(value))) + 1 - digits);
+  return std::round(value / unit) * unit;
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------ residuals
+
+AttentionSearch::AttentionSearch(const AttentionDump& dump)
+    : dump_(dump), replay_(dump.attention), conventions_(Conventions(dump).List()) {
+  const auto scores = replay_.Tensor(conventions_[0].right, Stage::kScores);
+  const double largest = *std::ranges::max_element(*scores);
+  for (AttentionConvention& convention : conventions_) convention.facts.largest_score = largest;
+}
+
+double AttentionSearch::ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor) {
+  const auto ours = replay_.Tensor(recipe, tensor.stage);
+  double residual = Residual(tensor.values, *ours);
+  if (tensor.stage != Stage::kScores || !(residual > 0)) return residual;
+  // Scores may have been saved behind the mask.
+  return std::min(residual, Residual(tensor.values, replay_.MaskedScores(recipe)));
+}
+
+double AttentionSearch::ResidualOf(const AttentionRecipe& recipe) {
+  double residual = 0;
+  for (const TheirTensor& tensor : dump_.theirs) {
+    residual = std::max(residual, ResidualOf(recipe, tensor));
+  }
+  return residual;
+}
+
+double AttentionSearch::RoundedResidualOf(const AttentionRecipe& recipe) {
+  double rounded = 0;
+  for (const TheirTensor& tensor : dump_.theirs) {
+    // Scores may be saved before the mask or behind it.
+    if (tensor.stage == Stage::kScores && dump_.theirs.size() > 1) continue;
+    const Observed theirs{tensor.name, tensor.shape, tensor.values, tensor.dtype};
+    rounded = std::max(rounded, Agree({theirs}, {*replay_.Tensor(recipe, tensor.stage)}).rounded);
+  }
+  return rounded;
+}
+
+NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
+  NoiseFloor floor = NoiseFloorOf(dump_.output, dump_.coarsest);
+  const double unit = std::max(UnitRoundoff(dump_.coarsest), UnitRoundoff(DType::kF32));
+  AttentionReplay exact(dump_.attention);
+  double perturbed = 0;
+  for (const uint64_t seed : {1, 2}) {
+    AttentionReplay rough(dump_.attention, {unit, seed});
+    for (const TheirTensor& tensor : dump_.theirs) {
+      const double residual =
+          Residual(*rough.Tensor(recipe, tensor.stage), *exact.Tensor(recipe, tensor.stage));
+      if (std::isfinite(residual)) perturbed = std::max(perturbed, residual);
+    }
+  }
+  // Sharp softmaxes amplify rounding, but nothing is proven by a floor of several percent.
+  const double most = std::max(20 * unit, 1e-4);
+  floor.arithmetic = std::max(floor.arithmetic, std::min(3 * perturbed, most));
+  return floor;
+}
+
+bool AttentionSearch::Explains(const AttentionHypothesis& hypothesis) {
+  const NoiseFloor typical = NoiseFloorOf(dump_.output, dump_.coarsest);
+  if (hypothesis.residual <= typical.arithmetic) return true;
+  return hypothesis.residual < 0.1 && hypothesis.residual <= FloorOf(hypothesis.recipe).arithmetic;
+}
+
+bool AttentionSearch::WithinBudget() const { return replay_.work() < kBudget; }
+
+// ------------------------------------------------------------------ the search
+
+std::vector<AttentionHypothesis> AttentionSearch::Singles(size_t convention) {
+  const AttentionConvention& under = conventions_[convention];
+  std::vector<AttentionHypothesis> singles;
+  const std::span<const AttentionFault> table = AttentionFaultTable();
+  for (size_t fault = 0; fault < table.size(); ++fault) {
+    if (table[fault].variants == nullptr) continue;
+    for (Variant& variant : table[fault].variants(under.facts)) {
+      AttentionHypothesis single{.faults = {fault},
+                                 .changes = {std::move(variant.change)},
+                                 .detail = std::move(variant.detail),
+                                 .convention = convention,
+                                 .recipe = under.right};
+      single.changes[0](&single.recipe);
+      if (single.recipe == under.right) continue;
+      single.residual = ResidualOf(single.recipe);
+      singles.push_back(std::move(single));
+    }
+  }
+  return singles;
+}
+
+AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t fault,
+                                         const FittedFault& fit) {
+  const auto with = [&](double number) {
+    AttentionRecipe recipe = base.recipe;
+    fit.change(number, &recipe);
+    return recipe;
+  };
+  Minimum found = Minimise(fit, 0.3 * std::min(base.residual, 1.0),
+                           [&](double number) { return ResidualOf(with(number)); });
+  AttentionHypothesis fitted = base;
+  // A round number is likelier, where it does no harm.
+  for (int digits = 4; digits > 0; --digits) {
+    const double round = RoundedTo(digits, found.at);
+    const double residual = ResidualOf(with(round));
+    if (residual <= 1.1 * found.value + 1e-9) found = {round, residual};
+  }
+  fitted.residual = fit.belongs(found.at) ? found.value : kInfinity;
+  fitted.recipe = with(found.at);
+  AttentionRecipe other_order = conventions_[base.convention].right;
+  fit.change(found.at, &other_order);
+  for (const Change& change : base.changes) change(&other_order);
+  if (other_order != fitted.recipe) fitted.residual = kInfinity;
+  fitted.fitted = !fit.whole;
+  fitted.faults.push_back(fault);
+  fitted.changes.push_back(
+      [change = fit.change, at = found.at](AttentionRecipe* r) { change(at, r); });
+  fitted.detail += (fitted.detail.empty() ? "" : "; ") + fit.detail(found.at);
+  return fitted;
+}
+
+// `base` with each fault that has a number.
+std::vector<AttentionHypothesis> AttentionSearch::Fitted(const AttentionHypothesis& base) {
+  std::vector<AttentionHypothesis> fitted;
+  const std::span<const AttentionFault> table = AttentionFaultTable();
+  for (size_t fault = 0; fault < table.size(); ++fault) {
+    if (table[fault].fits == nullptr || std::ranges::count(base.faults, fault) > 0) continue;
+    for (const FittedFault& fit : table[fault].fits(conventions_[base.convention].facts)) {
+      if (!WithinBudget()) return fitted;
+      fitted.push_back(Fit(base, fault, fit));
+    }
+  }
+  return fitted;
+}
+
+// Each of `bases` with each single fault that goes with it.
+std::vector<AttentionHypothesis> AttentionSearch::Extended(
+    const std::vector<AttentionHypothesis>& bases,
+    const std::vector<AttentionHypothesis>& singles) {
+  std::vector<AttentionHypothesis> extended;
+  for (const AttentionHypothesis& base : bases) {
+    for (const AttentionHypothesis& single : singles) {
+      // Each set once.
+      if (single.faults[0] <= base.faults.back() || !WithinBudget()) continue;
+      AttentionHypothesis both = base;
+      single.changes[0](&both.recipe);
+      AttentionRecipe other_order = single.recipe;
+      for (const Change& change : base.changes) change(&other_order);
+      // Two that make the same choice differently do not go together.
+      if (both.recipe != other_order || both.recipe == base.recipe ||
+          both.recipe == single.recipe) {
+        continue;
+      }
+      both.faults.push_back(single.faults[0]);
+      both.changes.push_back(single.changes[0]);
+      if (!single.detail.empty()) both.detail += (both.detail.empty() ? "" : "; ") + single.detail;
+      both.residual = ResidualOf(both.recipe);
+      extended.push_back(std::move(both));
+    }
+  }
+  return extended;
+}
+
+// The best of them: those that reproduce more of the given tensors from the front, then by
+// residual.
+std::vector<AttentionHypothesis> AttentionSearch::Promising(std::vector<AttentionHypothesis> all,
+                                                            size_t count) {
+  const double floor = NoiseFloorOf(dump_.output, dump_.coarsest).arithmetic;
+  std::vector<std::pair<std::pair<int64_t, double>, size_t>> order;
+  for (size_t i = 0; i < all.size(); ++i) {
+    int64_t reproduced = 0;
+    for (const TheirTensor& tensor : dump_.theirs) {
+      if (dump_.theirs.size() == 1 || ResidualOf(all[i].recipe, tensor) > floor) break;
+      ++reproduced;
+    }
+    order.push_back({{-reproduced, all[i].residual}, i});
+  }
+  std::ranges::sort(order);
+  std::vector<AttentionHypothesis> best;
+  for (size_t i = 0; i < std::min(count, order.size()); ++i) {
+    best.push_back(std::move(all[order[i].second]));
+  }
+  return best;
+}
+
+std::vector<AttentionHypothesis> AttentionSearch::Run() {
+  std::vector<AttentionHypothesis> tried;
+  for (size_t c = 0; c < conventions_.size(); ++c) {
+    const AttentionRecipe& right = conventions_[c].right;
+    tried.push_back({.convention = c, .recipe = right, .residual = ResidualOf(right)});
+  }
+  // Conventions that come nearest first; the stated one wins ties.
+  std::vector<AttentionHypothesis> rights = tried;
+  std::ranges::stable_sort(rights, {}, &AttentionHypothesis::residual);
+  const double nearest = rights[0].residual;
+  // In 16 bits, small faults hide below the rounding; the same bits leave no room for them.
+  const bool wide = UnitRoundoff(dump_.output) <= UnitRoundoff(DType::kF32);
+  const bool exact = nearest <= NoiseFloorOf(dump_.output, dump_.coarsest).storage &&
+                     (wide || RoundedResidualOf(rights[0].recipe) <= 0.05 * nearest);
+  if (exact) return tried;
+  const auto keep = [&](const std::vector<AttentionHypothesis>& found) {
+    bool any = false;
+    for (const AttentionHypothesis& hypothesis : found) {
+      if (!Explains(hypothesis)) continue;
+      any = true;
+      tried.push_back(hypothesis);
+    }
+    return any;
+  };
+  std::vector<std::vector<AttentionHypothesis>> singles(conventions_.size());
+  const bool right_fits = Explains(rights[0]);
+  const std::vector<AttentionHypothesis> bases =
+      right_fits ? std::vector<AttentionHypothesis>{rights[0]} : tried;
+  for (const AttentionHypothesis& right : bases) {
+    singles[right.convention] = Singles(right.convention);
+    const bool found = keep(singles[right.convention]);
+    // In 16 bits a neighbour of what was meant may stay within the noise.
+    if ((!found || !wide) && keep(Fitted(right))) return tried;
+    if (found) return tried;
+    if (!WithinBudget()) break;
+  }
+  // The right formula within the noise of computing needs no combination of faults.
+  if (right_fits) return tried;
+  rights.resize(std::min<size_t>(rights.size(), 2));
+  for (const AttentionHypothesis& right : rights) {
+    const std::vector<AttentionHypothesis>& alone = singles[right.convention];
+    const std::vector<AttentionHypothesis> pairs = Extended(alone, alone);
+    if (keep(pairs)) return tried;
+    std::vector<AttentionHypothesis> with_numbers;
+    for (const AttentionHypothesis& base : Promising(alone, 30)) {
+      const std::vector<AttentionHypothesis> fitted = Fitted(base);
+      with_numbers.insert(with_numbers.end(), fitted.begin(), fitted.end());
+    }
+    if (keep(with_numbers) || keep(Extended(Promising(pairs, 24), alone))) return tried;
+  }
+  return tried;
+}
+
+}  // namespace heed

@@ -1,0 +1,65 @@
+// Which recipe reproduces a dump: the right one under every convention that was not stated, then
+// each fault alone, then fitted ones, then pairs and triples.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "verify/diagnose/attention_dump.h"
+#include "verify/diagnose/attention_faults.h"
+#include "verify/diagnose/search.h"
+
+namespace heed {
+
+// What was not stated, decided one way.
+struct AttentionConvention {
+  AttentionRecipe right;
+  AttentionFacts facts;
+  std::map<std::string, std::string> texts;  // "rope_pairing": "interleaved"
+};
+
+struct AttentionHypothesis {
+  std::vector<size_t> faults;   // indices into AttentionFaultTable(), ascending
+  std::vector<Change> changes;  // one for each, as they were applied
+  std::string detail;
+  size_t convention = 0;
+  AttentionRecipe recipe;
+  double residual = 0;  // the largest of all their tensors
+  bool fitted = false;  // has a number that was fitted
+};
+
+class AttentionSearch {
+ public:
+  // `dump` must outlive this object.
+  explicit AttentionSearch(const AttentionDump& dump);
+
+  // The right formula under every convention first; what explains theirs behind it, if anything
+  // does.
+  std::vector<AttentionHypothesis> Run();
+
+  // What rounding may do to their tensors when they are made by `recipe`.
+  NoiseFloor FloorOf(const AttentionRecipe& recipe) const;
+  double ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor);
+  // The largest residual once ours are rounded into their type as well; see Agreement.
+  double RoundedResidualOf(const AttentionRecipe& recipe);
+  const std::vector<AttentionConvention>& conventions() const { return conventions_; }
+  AttentionReplay& replay() { return replay_; }
+
+ private:
+  double ResidualOf(const AttentionRecipe& recipe);
+  bool Explains(const AttentionHypothesis& hypothesis);
+  bool WithinBudget() const;
+  std::vector<AttentionHypothesis> Singles(size_t convention);
+  std::vector<AttentionHypothesis> Fitted(const AttentionHypothesis& base);
+  AttentionHypothesis Fit(const AttentionHypothesis& base, size_t fault, const FittedFault& fit);
+  std::vector<AttentionHypothesis> Extended(const std::vector<AttentionHypothesis>& bases,
+                                            const std::vector<AttentionHypothesis>& singles);
+  std::vector<AttentionHypothesis> Promising(std::vector<AttentionHypothesis> all, size_t count);
+
+  const AttentionDump& dump_;
+  AttentionReplay replay_;
+  std::vector<AttentionConvention> conventions_;
+};
+
+}  // namespace heed

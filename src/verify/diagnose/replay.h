@@ -1,0 +1,328 @@
+// Replays of an implementation with known faults, held against the numbers that somebody saved: the
+// search that all kinds of dumps but attention share.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensor/dtype.h"
+#include "verify/diagnose/diagnosis.h"
+#include "verify/diagnose/noise.h"
+#include "verify/diagnose/search.h"
+
+namespace heed {
+
+// A tensor that was saved.
+struct Observed {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<double> values;
+  DType dtype = DType::kF32;  // the coarsest that holds the values: see EffectiveDType
+};
+
+// What one replay yields, tensor by tensor in the order of those observed.
+using Outputs = std::vector<std::vector<double>>;
+
+// How far a replay lies from what was saved: of the tensor that is worst.
+struct Agreement {
+  double residual = 0;
+  // The same with ours rounded into their type. Where they computed more finely than they stored,
+  // the true formula has their very bits, and everything else, however near, has not.
+  double rounded = 0;
+};
+Agreement Agree(const std::vector<Observed>& theirs, const Outputs& ours);
+
+// Whether two replays differ by the order of double's sums alone.
+bool SameNumbers(const Outputs& a, const Outputs& b);
+
+struct Tried {
+  Explanation explanation;
+  double rounded = 0;     // see Agreement
+  size_t convention = 0;  // an index
+};
+
+// Conclude, after those that miss theirs by bits are set aside where another one has every bit.
+Diagnosis ConcludeReplays(const std::vector<Tried>& tried, const NoiseFloor& floor);
+
+// Fills first_difference and equal_rows from the correct numbers.
+void Locate(const std::vector<Observed>& theirs, const Outputs& right, Diagnosis* diagnosis);
+
+// A text for `value` of three significant digits where these reproduce theirs as well.
+std::string FittedText(std::string_view name, double value);
+
+// One known fault as a change of the choices that a replay makes.
+template <class Choices>
+struct Deviation {
+  std::string_view id;
+  // Deviations of one stage exclude each other.
+  std::string_view stage;
+  std::function<void(Choices*)> apply;
+  // What would show the fault where nothing at hand does; may be empty.
+  std::string_view needs;
+  // Said of the variant: "silu(up) * gate"; may be empty.
+  std::string_view detail;
+  // With a parameter: `fit` in place of `apply`, from rising positive `starts`; the best one is
+  // refined between its neighbours.
+  std::function<void(Choices*, double)> fit;
+  std::vector<double> starts;
+  std::string_view parameter;
+  double right = 0;  // its stated value, which is no fault; 0 for none
+};
+
+template <class Choices>
+struct Convention {
+  std::map<std::string, std::string> names;
+  Choices choices;
+};
+
+template <class Choices>
+struct Replayer {
+  std::vector<Observed> theirs;
+  NoiseFloor floor;
+  std::function<Outputs(const Choices&)> replay;
+  std::vector<Deviation<Choices>> deviations;
+  size_t most_faults = 3;
+  // Pairs are tried with at most this many singles, those nearest to theirs.
+  size_t most_partners = 64;
+};
+
+template <class Choices>
+class FaultSearch {
+ public:
+  FaultSearch(const Replayer<Choices>& replayer,
+              const std::vector<Convention<Choices>>& conventions)
+      : r_(replayer), conventions_(conventions) {}
+
+  Diagnosis Run() {
+    for (size_t c = 0; c < conventions_.size(); ++c) {
+      right_.push_back(r_.replay(conventions_[c].choices));
+      Add({}, "", Agree(r_.theirs, right_[c]), c);
+    }
+    // Where the correct formula fits under one convention, the others need no faults.
+    const size_t nearest = Nearest().convention;
+    const bool fits = Nearest().explanation.residual <= r_.floor.arithmetic;
+    std::vector<Hypothesis> level;
+    for (size_t c = fits ? nearest : 0; c < (fits ? nearest + 1 : conventions_.size()); ++c) {
+      level.push_back({{}, conventions_[c].choices, c, 0, ""});
+    }
+    for (size_t faults = 1; faults <= r_.most_faults; ++faults) {
+      level = Extend(level);
+      if (Conclude().verdict == DiagnosisVerdict::kCorrect) break;
+      if (Nearest().explanation.residual <= 4 * r_.floor.storage) break;
+      if (level.size() > r_.most_partners) level.resize(r_.most_partners);
+    }
+    return Finish();
+  }
+
+ private:
+  struct Hypothesis {
+    std::vector<size_t> faults;  // rising indices of deviations
+    Choices choices;
+    size_t convention;
+    double residual;
+    std::string detail;
+  };
+
+  void Add(std::vector<std::string> faults, std::string detail, const Agreement& agreement,
+           size_t convention) {
+    tried_.push_back({{std::move(faults), agreement.residual, std::move(detail)},
+                      agreement.rounded,
+                      convention});
+  }
+
+  const Tried& Nearest() const {
+    return *std::min_element(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) {
+      return a.explanation.residual < b.explanation.residual;
+    });
+  }
+
+  Diagnosis Conclude() const { return ConcludeReplays(tried_, r_.floor); }
+
+  // Every hypothesis with one fault more, nearest first.
+  std::vector<Hypothesis> Extend(const std::vector<Hypothesis>& level) {
+    std::vector<Hypothesis> next;
+    std::vector<std::vector<size_t>> seen;
+    for (const Hypothesis& base : level) {
+      for (size_t d = 0; d < r_.deviations.size(); ++d) {
+        if (!Joins(base, d)) continue;
+        std::vector<size_t> faults = base.faults;
+        faults.insert(std::upper_bound(faults.begin(), faults.end(), d), d);
+        std::vector<size_t> key = faults;
+        key.push_back(base.convention);
+        if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
+        seen.push_back(std::move(key));
+        if (!Try(base, d, std::move(faults), &next) && base.faults.empty()) idle_.push_back(d);
+      }
+    }
+    std::stable_sort(next.begin(), next.end(), [](const Hypothesis& a, const Hypothesis& b) {
+      return a.residual < b.residual;
+    });
+    return next;
+  }
+
+  // A fault that changes nothing alone joins no other.
+  bool Joins(const Hypothesis& base, size_t d) const {
+    if (!base.faults.empty() && std::find(idle_.begin(), idle_.end(), d) != idle_.end()) {
+      return false;
+    }
+    return std::none_of(base.faults.begin(), base.faults.end(), [&](size_t other) {
+      return r_.deviations[other].stage == r_.deviations[d].stage;
+    });
+  }
+
+  // False when the fault changes no number.
+  bool Try(const Hypothesis& base, size_t d, std::vector<size_t> faults,
+           std::vector<Hypothesis>* next) {
+    const Deviation<Choices>& deviation = r_.deviations[d];
+    Hypothesis hypothesis{std::move(faults), base.choices, base.convention, 0, base.detail};
+    std::string detail(deviation.detail);
+    if (deviation.fit) {
+      const double value = Fit(base.choices, deviation);
+      constexpr double kSameValue = 5e-3;
+      if (std::abs(value - deviation.right) < kSameValue * deviation.right) return true;
+      deviation.fit(&hypothesis.choices, value);
+      detail = FittedText(deviation.parameter, value);
+    } else {
+      deviation.apply(&hypothesis.choices);
+    }
+    const Outputs outputs = r_.replay(hypothesis.choices);
+    if (SameNumbers(outputs, right_[base.convention])) return false;
+    const Agreement agreement = Agree(r_.theirs, outputs);
+    hypothesis.residual = agreement.residual;
+    if (!detail.empty()) {
+      hypothesis.detail += (hypothesis.detail.empty() ? "" : ", ") + detail;
+    }
+    Add(NamesOf(hypothesis.faults), hypothesis.detail, agreement, base.convention);
+    next->push_back(std::move(hypothesis));
+    return true;
+  }
+
+  std::vector<std::string> NamesOf(const std::vector<size_t>& faults) const {
+    std::vector<std::string> names;
+    for (const size_t fault : faults) {
+      const std::string id(r_.deviations[fault].id);
+      if (std::find(names.begin(), names.end(), id) == names.end()) names.push_back(id);
+    }
+    return names;
+  }
+
+  double ResidualAt(const Choices& base, const Deviation<Choices>& deviation, double value) const {
+    Choices choices = base;
+    deviation.fit(&choices, value);
+    return Agree(r_.theirs, r_.replay(choices)).residual;
+  }
+
+  // The parameter nearest to theirs: the best start, refined by golden sections of its logarithm
+  // where that can help, and rounded where that does no harm.
+  double Fit(const Choices& base, const Deviation<Choices>& deviation) const {
+    const std::vector<double>& starts = deviation.starts;
+    std::vector<double> residuals;
+    for (const double start : starts) residuals.push_back(ResidualAt(base, deviation, start));
+    const size_t best = std::min_element(residuals.begin(), residuals.end()) - residuals.begin();
+    if (residuals[best] <= r_.floor.storage) return starts[best];
+    constexpr int kSections = 40;
+    const double ratio = (std::sqrt(5.0) - 1) / 2;
+    double low = std::log(starts[best > 0 ? best - 1 : 0]);
+    double high = std::log(starts[std::min(best + 1, starts.size() - 1)]);
+    double a = high - ratio * (high - low), b = low + ratio * (high - low);
+    double at_a = ResidualAt(base, deviation, std::exp(a));
+    double at_b = ResidualAt(base, deviation, std::exp(b));
+    for (int i = 0; i < kSections; ++i) {
+      if (at_a < at_b) {
+        high = b, b = a, at_b = at_a;
+        a = high - ratio * (high - low);
+        at_a = ResidualAt(base, deviation, std::exp(a));
+      } else {
+        low = a, a = b, at_a = at_b;
+        b = low + ratio * (high - low);
+        at_b = ResidualAt(base, deviation, std::exp(b));
+      }
+    }
+    const double refined = std::exp((low + high) / 2);
+    const double scale = std::pow(10.0, 1 - std::floor(std::log10(refined)));
+    const double round = std::round(refined * scale) / scale;
+    const double at_refined = ResidualAt(base, deviation, refined);
+    return ResidualAt(base, deviation, round) <= std::max(1.1 * at_refined, r_.floor.storage)
+               ? round
+               : refined;
+  }
+
+  Diagnosis Finish() {
+    Diagnosis diagnosis = Conclude();
+    const size_t convention = ConventionOf(diagnosis);
+    diagnosis.conventions = conventions_[convention].names;
+    Locate(r_.theirs, right_[convention], &diagnosis);
+    if (diagnosis.verdict == DiagnosisVerdict::kAmbiguous) {
+      for (const Explanation& explanation : diagnosis.explanations) {
+        for (const std::string& id : explanation.faults) AskForWhatShows(id, &diagnosis);
+      }
+    }
+    SayWhatIsHidden(&diagnosis);
+    return diagnosis;
+  }
+
+  // Of the explanation that was found, else of the nearest correct formula.
+  size_t ConventionOf(const Diagnosis& diagnosis) const {
+    const std::vector<std::string> faults = diagnosis.explanations.empty()
+                                                ? std::vector<std::string>()
+                                                : diagnosis.explanations.front().faults;
+    const Tried* found = nullptr;
+    for (const Tried& tried : tried_) {
+      if (tried.explanation.faults != faults) continue;
+      if (found == nullptr || tried.explanation.residual < found->explanation.residual) {
+        found = &tried;
+      }
+    }
+    return found->convention;
+  }
+
+  void AskForWhatShows(const std::string& id, Diagnosis* diagnosis) const {
+    for (const Deviation<Choices>& deviation : r_.deviations) {
+      const std::string needs(deviation.needs);
+      if (deviation.id != id || needs.empty()) continue;
+      std::vector<std::string>& asked = diagnosis->ask_for;
+      if (std::find(asked.begin(), asked.end(), needs) == asked.end()) asked.push_back(needs);
+    }
+  }
+
+  // Faults all of whose variants change nothing here.
+  void SayWhatIsHidden(Diagnosis* diagnosis) const {
+    std::map<std::string_view, std::vector<std::string>> hidden;
+    for (size_t d = 0; d < r_.deviations.size(); ++d) {
+      const Deviation<Choices>& deviation = r_.deviations[d];
+      const std::string id(deviation.id);
+      const bool shows = std::any_of(tried_.begin(), tried_.end(), [&](const Tried& tried) {
+        const std::vector<std::string>& faults = tried.explanation.faults;
+        return faults.size() == 1 && faults.front() == id;
+      });
+      std::vector<std::string>& ids = hidden[deviation.needs];
+      if (shows || deviation.needs.empty()) continue;
+      if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+    }
+    for (const auto& [needs, ids] : hidden) {
+      if (ids.empty()) continue;
+      if (diagnosis->verdict == DiagnosisVerdict::kCorrect) {
+        diagnosis->ask_for.emplace_back(needs);
+      }
+      std::string names;
+      for (const std::string& id : ids) names += (names.empty() ? "" : ", ") + id;
+      diagnosis->seen.push_back("not visible in these tensors: " + names + "; it takes " +
+                                std::string(needs));
+    }
+  }
+
+  const Replayer<Choices>& r_;
+  const std::vector<Convention<Choices>>& conventions_;
+  std::vector<Outputs> right_;  // by convention
+  std::vector<Tried> tried_;
+  std::vector<size_t> idle_;  // deviations that change nothing
+};
+
+}  // namespace heed

@@ -1,0 +1,124 @@
+#include "verify/diagnose/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace heed {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// 0 where both are the same, also when neither is finite; infinite where one alone is not.
+double Distance(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double distance = std::abs(a - b);
+  return std::isfinite(distance) ? distance : kInfinity;
+}
+
+double Square(double x) { return std::isfinite(x) ? x * x : 0; }
+
+double RootMeanSquare(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += Square(value);
+  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+bool Contains(const std::vector<std::string>& faults, const std::string& fault) {
+  return std::ranges::find(faults, fault) != faults.end();
+}
+
+// Whether `more` has every fault of `less` and others besides.
+bool IsSuperset(const std::vector<std::string>& more, const std::vector<std::string>& less) {
+  return more.size() > less.size() &&
+         std::ranges::all_of(less, [&](const std::string& fault) { return Contains(more, fault); });
+}
+
+}  // namespace
+
+double Residual(std::span<const double> theirs, std::span<const double> ours) {
+  if (theirs.size() != ours.size()) return kInfinity;
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double d = Distance(theirs[i], ours[i]);
+    difference += d * d;
+    size += Square(ours[i]);
+  }
+  if (difference == 0) return 0;
+  return size == 0 ? kInfinity : std::sqrt(difference / size);
+}
+
+bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor) {
+  // A true explanation leaves the rounding alone, a false one adds its own distance squared.
+  const double rounding = std::min(floor.storage, 2 * UnitRoundoff(DType::kF32));
+  return residual <= std::max(1.5 * best, best + rounding);
+}
+
+Diagnosis Conclude(std::vector<Explanation> tried, const NoiseFloor& floor) {
+  Diagnosis diagnosis;
+  diagnosis.noise_floor = floor.arithmetic;
+  diagnosis.reference_residual = kInfinity;
+  std::ranges::stable_sort(tried, [](const Explanation& a, const Explanation& b) {
+    return std::pair(a.faults.size(), a.residual) < std::pair(b.faults.size(), b.residual);
+  });
+  double best = kInfinity;
+  for (const Explanation& explanation : tried) {
+    best = std::min(best, explanation.residual);
+    if (!explanation.faults.empty()) continue;
+    diagnosis.reference_residual = std::min(diagnosis.reference_residual, explanation.residual);
+  }
+  const double reference = diagnosis.reference_residual;
+  if (reference <= floor.arithmetic && (reference <= floor.storage || reference <= 4 * best)) {
+    diagnosis.verdict = DiagnosisVerdict::kCorrect;
+    diagnosis.explanations = {{{}, reference, ""}};
+    return diagnosis;
+  }
+  if (!(best <= floor.arithmetic)) return diagnosis;
+  for (Explanation& explanation : tried) {
+    if (explanation.faults.empty() || !WithinNoiseOf(best, explanation.residual, floor)) continue;
+    const bool covered = std::ranges::any_of(diagnosis.explanations, [&](const Explanation& other) {
+      return other.faults == explanation.faults || IsSuperset(explanation.faults, other.faults);
+    });
+    if (!covered) diagnosis.explanations.push_back(std::move(explanation));
+  }
+  diagnosis.verdict =
+      diagnosis.explanations.size() == 1 ? DiagnosisVerdict::kFault : DiagnosisVerdict::kAmbiguous;
+  return diagnosis;
+}
+
+std::vector<int64_t> IndexOf(int64_t at, std::span<const int64_t> shape) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    index[axis] = at % shape[axis];
+    at /= shape[axis];
+  }
+  return index;
+}
+
+std::optional<std::vector<int64_t>> FirstDifferenceOf(std::span<const double> theirs,
+                                                      std::span<const double> ours,
+                                                      std::span<const int64_t> shape,
+                                                      double floor) {
+  const double bound = floor * RootMeanSquare(ours);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (!(Distance(theirs[i], ours[i]) > bound)) continue;
+    return IndexOf(static_cast<int64_t>(i), shape);
+  }
+  return std::nullopt;
+}
+
+std::vector<int64_t> EqualRows(std::span<const double> theirs, std::span<const double> ours,
+                               int64_t B, int64_t T, int64_t C, double floor) {
+  std::vector<int64_t> rows;
+  for (int64_t t = 0; t < T; ++t) {
+    bool equal = true;
+    for (int64_t b = 0; b < B && equal; ++b) {
+      const int64_t at = (b * T + t) * C;
+      equal = Residual(theirs.subspan(at, C), ours.subspan(at, C)) <= floor;
+    }
+    if (equal) rows.push_back(t);
+  }
+  return rows;
+}
+
+}  // namespace heed

@@ -1,0 +1,293 @@
+// Causal self-attention written out in plain loops, with faults planted in it by name: what the
+// diagnosis is tried on. It shares nothing with the diagnosis but the names.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "support/tensor_set.h"
+#include "tensor/convert.h"
+
+namespace heed {
+
+struct PlantedCase {
+  int64_t B = 2, T = 7, P = 0, H = 6, Hkv = 3, D = 8, C = 26;
+  bool rope = true, interleaved = false, bias = true;
+  int64_t rotary_dim = 8, window = 0;
+  double theta = 10000;
+  uint64_t seed = 1;
+};
+
+// [a, b, c, d] with negative sizes never asked for.
+class Grid {
+ public:
+  Grid() = default;
+  Grid(int64_t a, int64_t b, int64_t c, int64_t d)
+      : shape{a, b, c, d}, values(static_cast<size_t>(a * b * c * d)) {}
+  double& at(int64_t a, int64_t b, int64_t c, int64_t d) {
+    return values[((a * shape[1] + b) * shape[2] + c) * shape[3] + d];
+  }
+  std::vector<int64_t> shape;
+  std::vector<double> values;
+};
+
+class PlantedAttention {
+ public:
+  PlantedAttention(const PlantedCase& sizes, std::set<std::string> faults,
+                   std::function<double(double)> store)
+      : c_(sizes), faults_(std::move(faults)), store_(std::move(store)) {}
+
+  // x, weights and y, rounded by `store`, with every setting stated.
+  TensorSet Dump(const std::set<std::string>& results = {"y"}) {
+    x_ = Random(c_.B, 1, c_.T, c_.C, 1);
+    const int64_t rows[4] = {c_.H * c_.D, c_.Hkv * c_.D, c_.Hkv * c_.D, c_.C};
+    const int64_t columns[4] = {c_.C, c_.C, c_.C, c_.H * c_.D};
+    for (int p = 0; p < 4; ++p) {
+      weight_[p] = Random(1, 1, rows[p], columns[p], 1.3 / std::sqrt(double(columns[p])));
+      bias_[p] = Random(1, 1, 1, rows[p], c_.bias ? 0.3 : 0);
+    }
+    past_k_ = Random(c_.B, c_.Hkv, c_.P, c_.D, 1);
+    past_v_ = Random(c_.B, c_.Hkv, c_.P, c_.D, 1);
+    Compute();
+    TensorSet set;
+    set["x"] = {{c_.B, c_.T, c_.C}, x_.values};
+    const char* const names[4] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+    for (int p = 0; p < 4; ++p) {
+      set[std::string(names[p]) + ".weight"] = {{rows[p], columns[p]}, weight_[p].values};
+      if (c_.bias) set[std::string(names[p]) + ".bias"] = {{rows[p]}, bias_[p].values};
+    }
+    if (c_.P > 0) {
+      set["past_k"] = {past_k_.shape, past_k_.values};
+      set["past_v"] = {past_v_.shape, past_v_.values};
+    }
+    if (results.contains("y")) set["y"] = {{c_.B, c_.T, c_.C}, Stored(y_)};
+    if (results.contains("q_rot")) set["q_rot"] = {q_.shape, Stored(q_)};
+    if (results.contains("scores")) set["scores"] = {scores_.shape, Stored(scores_)};
+    set.settings = {{"n_head", std::to_string(c_.H)},
+                    {"n_kv_head", std::to_string(c_.Hkv)},
+                    {"head_dim", std::to_string(c_.D)},
+                    {"position", c_.rope ? "rope" : "none"}};
+    if (c_.rope) {
+      set.settings["rope_theta"] = std::to_string(c_.theta);
+      set.settings["rope_pairing"] = c_.interleaved ? "interleaved" : "half";
+      set.settings["rope_first_position"] = "0";
+      set.settings["rotary_dim"] = std::to_string(c_.rotary_dim);
+    }
+    if (c_.window > 0) set.settings["window"] = std::to_string(c_.window);
+    return set;
+  }
+
+ private:
+  bool Has(const char* fault) const { return faults_.contains(fault); }
+
+  Grid Random(int64_t a, int64_t b, int64_t c, int64_t d, double scale) {
+    Grid grid(a, b, c, d);
+    const RandomKey key{c_.seed, 7, stream_++};
+    for (size_t i = 0; i < grid.values.size(); ++i) {
+      grid.values[i] = store_(scale * RandomNormal(key, i));
+    }
+    return grid;
+  }
+
+  std::vector<double> Stored(const Grid& grid) const {
+    std::vector<double> stored;
+    for (const double value : grid.values) stored.push_back(store_(value));
+    return stored;
+  }
+
+  Grid Project(int p, int64_t heads) {
+    Grid out(c_.B, heads, c_.T, c_.D);
+    for (int64_t b = 0; b < c_.B; ++b) {
+      for (int64_t t = 0; t < c_.T; ++t) {
+        for (int64_t j = 0; j < heads * c_.D; ++j) {
+          double sum = Has("bias_missing") && p == 2 ? 0 : bias_[p].at(0, 0, 0, j);
+          for (int64_t i = 0; i < c_.C; ++i) sum += x_.at(b, 0, t, i) * weight_[p].at(0, 0, j, i);
+          if (Has("heads_not_split")) {
+            const int64_t flat = t * heads * c_.D + j;
+            out.values[b * heads * c_.T * c_.D + flat] = sum;
+          } else {
+            out.at(b, j / c_.D, t, j % c_.D) = sum;
+          }
+        }
+      }
+    }
+    return out;
+  }
+
+  double Position(int64_t t, int64_t h) const {
+    if (Has("rope_wrong_axis")) return static_cast<double>(h);
+    if (Has("position_restart")) return static_cast<double>(t);
+    if (Has("rope_window_constant")) return static_cast<double>(c_.P);
+    return static_cast<double>(c_.P + t + Has("position_upper_layers"));
+  }
+
+  void Rotate(Grid* x, double sense) {
+    const int64_t r = Has("rope_partial_ignored") ? c_.D : c_.rotary_dim;
+    const int64_t width = Has("rope_freq_width") ? c_.D : r;
+    const bool interleaved = c_.interleaved != Has("rope_pairing");
+    const double theta = Has("rope_theta") ? 500000 : c_.theta;
+    const Grid from = *x;
+    Grid source = from;
+    for (int64_t b = 0; b < c_.B; ++b) {
+      for (int64_t h = 0; h < x->shape[1]; ++h) {
+        for (int64_t t = 0; t < x->shape[2]; ++t) {
+          for (int64_t i = 0; i < r / 2; ++i) {
+            const double a =
+                sense * Position(t, h) * std::pow(theta, -2.0 * double(i) / double(width));
+            const int64_t c0 = interleaved ? 2 * i : i;
+            const int64_t c1 = interleaved ? 2 * i + 1 : i + width / 2;
+            const double x0 = source.at(b, h, t, c0), x1 = source.at(b, h, t, c1);
+            x->at(b, h, t, c0) = x0 * std::cos(a) - x1 * std::sin(a);
+            x->at(b, h, t, c1) = x0 * std::sin(a) + x1 * std::cos(a);
+          }
+        }
+      }
+    }
+  }
+
+  bool Visible(int64_t i, int64_t j) const {
+    const int64_t at = (Has("cache_not_read") ? 0 : c_.P) + i;
+    if (Has("mask_missing")) return true;
+    if (Has("mask_transposed")) return j >= at;
+    if (Has("mask_polarity")) return j > at;
+    if (Has("mask_diagonal_excluded")) return j < at;
+    if (Has("mask_shifted_by_one")) return j <= at + 1;
+    if (Has("causal_align_top_left")) return j <= i;
+    int64_t window = c_.window + Has("window_off_by_one");
+    if (c_.window == 0 || Has("window_sign")) window = 1 << 20;
+    return j <= at && at - j < window;
+  }
+
+  double Scale() const {
+    const auto root = [](int64_t n) { return 1 / std::sqrt(double(n)); };
+    if (Has("scale_missing")) return 1;
+    if (Has("scale_zero")) return 0;
+    if (Has("scale_d_model")) return root(c_.C);
+    if (Has("scale_num_heads")) return root(c_.H);
+    if (Has("scale_linear")) return 1 / double(c_.D);
+    if (Has("scale_value")) return 0.123;
+    return root(c_.D);
+  }
+
+  int64_t KvHead(int64_t h) const {
+    if (Has("gqa_tiled")) return h % c_.Hkv;
+    if (Has("gqa_divisor")) return std::min(h / c_.Hkv, c_.Hkv - 1);
+    return h / (c_.H / c_.Hkv);
+  }
+
+  void Compute() {
+    q_ = Project(Has("qk_swapped") || Has("qk_from_one_tensor") ? 1 : 0, c_.H);
+    Grid k = Project(Has("kv_swapped") ? 2 : Has("qk_swapped") ? 0 : 1, c_.Hkv);
+    Grid v = Project(Has("kv_swapped") ? 1 : Has("qk_from_one_tensor") ? 1 : 2, c_.Hkv);
+    if (c_.rope && !Has("rope_missing")) {
+      Rotate(&q_, Has("rope_sign") ? -1 : 1);
+      Rotate(&k, Has("rope_sign") || Has("rope_k_sign_only") ? -1 : 1);
+      if (Has("rope_on_v")) Rotate(&v, 1);
+    }
+    const int64_t P = Has("cache_not_read") ? 0 : c_.P, S = P + c_.T;
+    Grid keys(c_.B, c_.Hkv, S, c_.D), values(c_.B, c_.Hkv, S, c_.D);
+    for (int64_t b = 0; b < c_.B; ++b) {
+      const int64_t past = Has("beam_cache_not_reordered") ? c_.B - 1 - b : b;
+      for (int64_t h = 0; h < c_.Hkv; ++h) {
+        for (int64_t j = 0; j < S; ++j) {
+          for (int64_t d = 0; d < c_.D; ++d) {
+            keys.at(b, h, j, d) = j < P ? past_k_.at(past, h, j, d) : k.at(b, h, j - P, d);
+            values.at(b, h, j, d) = j < P ? past_v_.at(past, h, j, d) : v.at(b, h, j - P, d);
+          }
+        }
+      }
+    }
+    Attend(keys, values, S);
+  }
+
+  void Attend(Grid& keys, Grid& values, int64_t S) {
+    const int64_t B = c_.B, H = c_.H, T = c_.T, D = c_.D;
+    scores_ = Grid(B, H, T, S);
+    Grid pattern(B, H, T, S), z(B, H, T, D);
+    const double hidden = -std::numeric_limits<double>::infinity();
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t h = 0; h < H; ++h) {
+        for (int64_t i = 0; i < T; ++i) {
+          for (int64_t j = 0; j < S; ++j) {
+            double score = 0;
+            for (int64_t d = 0; d < D; ++d)
+              score += q_.at(b, h, i, d) * keys.at(b, KvHead(h), j, d);
+            score *= Scale();
+            const bool visible = Visible(i, j);
+            if (Has("mask_01_added")) {
+              score += visible;
+            } else if (Has("mask_fill_too_weak")) {
+              if (!visible) score = -1e-9;
+            } else if (!visible && !Has("mask_after_softmax")) {
+              score = hidden;
+            } else if (Has("mask_convention_mixed")) {
+              score = 0;
+            }
+            scores_.at(b, h, i, j) = score;
+          }
+        }
+        Normalise(b, h, S, &pattern);
+        for (int64_t i = 0; i < T; ++i) {
+          for (int64_t j = 0; j < S; ++j) {
+            double weight = pattern.at(b, h, i, j);
+            if (Has("mask_after_softmax") && !Visible(i, j)) weight = 0;
+            if (Has("attention_transposed")) weight = pattern.at(b, h, j, i);
+            for (int64_t d = 0; d < D; ++d) {
+              z.at(b, h, i, d) += weight * values.at(b, KvHead(h), j, d);
+            }
+          }
+        }
+      }
+    }
+    Output(z);
+  }
+
+  void Normalise(int64_t b, int64_t h, int64_t S, Grid* pattern) {
+    const bool columns = Has("softmax_axis_query");
+    for (int64_t line = 0; line < (columns ? S : c_.T); ++line) {
+      const int64_t n = columns ? c_.T : S;
+      const auto entry = [&](Grid* grid, int64_t i) -> double& {
+        return columns ? grid->at(b, h, i, line) : grid->at(b, h, line, i);
+      };
+      double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (int64_t i = 0; i < n; ++i) maximum = std::max(maximum, entry(&scores_, i));
+      for (int64_t i = 0; i < n; ++i) sum += std::exp(entry(&scores_, i) - maximum);
+      if (Has("softmax_plus_one_shift")) sum += 1;
+      for (int64_t i = 0; i < n; ++i) {
+        entry(pattern, i) = std::exp(entry(&scores_, i) - maximum) / sum;
+      }
+    }
+  }
+
+  void Output(Grid& z) {
+    y_ = Grid(c_.B, 1, c_.T, c_.C);
+    for (int64_t b = 0; b < c_.B; ++b) {
+      for (int64_t t = 0; t < c_.T; ++t) {
+        for (int64_t o = 0; o < c_.C; ++o) {
+          double sum = bias_[3].at(0, 0, 0, o);
+          for (int64_t j = 0; j < c_.H * c_.D; ++j) {
+            const double merged = Has("heads_merged_untransposed")
+                                      ? z.values[(b * c_.T + t) * c_.H * c_.D + j]
+                                      : z.at(b, j / c_.D, t, j % c_.D);
+            sum += merged * weight_[3].at(0, 0, o, j);
+          }
+          y_.at(b, 0, t, o) = sum;
+        }
+      }
+    }
+  }
+
+  const PlantedCase c_;
+  const std::set<std::string> faults_;
+  const std::function<double(double)> store_;
+  uint32_t stream_ = 0;
+  Grid x_, weight_[4], bias_[4], past_k_, past_v_, q_, scores_, y_;
+};
+
+}  // namespace heed

@@ -1,0 +1,290 @@
+// heed diagnose on attention: every fault is planted by an implementation of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/planted_attention.h"
+#include "verify/diagnose/attention_diagnosis.h"
+#include "verify/diagnose/catalogue.h"
+
+namespace heed {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+double AsFloat(double x) { return static_cast<float>(x); }
+double AsBf16(double x) { return Bf16ToFloat(DoubleToBf16(x)); }
+
+Diagnosis Diagnose(const TensorSet& set) {
+  const auto diagnosis = DiagnoseAttention(set.File(), "dump", {});
+  if (!diagnosis) throw std::runtime_error(diagnosis.error().Message());
+  return *diagnosis;
+}
+
+std::string ErrorOf(const TensorSet& set) {
+  const auto diagnosis = DiagnoseAttention(set.File(), "dump", {});
+  return diagnosis ? "" : diagnosis.error().Message();
+}
+
+// Three sets of sizes, pairwise different within each.
+std::vector<PlantedCase> Cases() {
+  return {{.B = 2, .T = 7, .H = 6, .Hkv = 3, .D = 8, .C = 26, .rotary_dim = 8, .seed = 11},
+          {.B = 3,
+           .T = 9,
+           .H = 8,
+           .Hkv = 2,
+           .D = 6,
+           .C = 22,
+           .interleaved = true,
+           .rotary_dim = 6,
+           .seed = 12},
+          {.B = 2, .T = 5, .H = 9, .Hkv = 3, .D = 10, .C = 34, .rotary_dim = 10, .seed = 13}};
+}
+
+void ExpectNamed(PlantedCase sizes, const std::string& fault) {
+  for (const bool bf16 : {false, true}) {
+    const Diagnosis diagnosis =
+        Diagnose(PlantedAttention(sizes, {fault}, bf16 ? AsBf16 : AsFloat).Dump());
+    EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << fault << " seed " << sizes.seed;
+    ASSERT_FALSE(diagnosis.explanations.empty()) << fault;
+    EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre(fault)) << "bf16 " << bf16;
+    EXPECT_LE(diagnosis.explanations[0].residual, diagnosis.noise_floor);
+    EXPECT_GT(diagnosis.reference_residual, diagnosis.noise_floor);
+    EXPECT_TRUE(diagnosis.first_difference.has_value());
+  }
+}
+
+TEST(DiagnoseAttention, NamesEachFaultAloneInFloat32AndBfloat16) {
+  for (const PlantedCase& sizes : Cases()) {
+    for (const char* fault : {"mask_missing",
+                              "mask_after_softmax",
+                              "mask_transposed",
+                              "mask_shifted_by_one",
+                              "mask_01_added",
+                              "mask_fill_too_weak",
+                              "scale_missing",
+                              "scale_d_model",
+                              "scale_num_heads",
+                              "scale_linear",
+                              "scale_value",
+                              "softmax_axis_query",
+                              "softmax_plus_one_shift",
+                              "attention_transposed",
+                              "heads_not_split",
+                              "heads_merged_untransposed",
+                              "gqa_tiled",
+                              "kv_swapped",
+                              "bias_missing",
+                              "rope_pairing",
+                              "rope_missing",
+                              "rope_sign",
+                              "rope_k_sign_only",
+                              "rope_on_v",
+                              "rope_theta",
+                              "rope_wrong_axis",
+                              "mask_polarity",
+                              "mask_diagonal_excluded"}) {
+      ExpectNamed(sizes, fault);
+    }
+  }
+}
+
+TEST(DiagnoseAttention, NamesFaultsOfEqualHeads) {
+  PlantedCase sizes{.B = 2, .T = 7, .H = 5, .Hkv = 5, .D = 8, .C = 26, .seed = 21};
+  for (const char* fault : {"qk_swapped", "qk_from_one_tensor"}) ExpectNamed(sizes, fault);
+}
+
+TEST(DiagnoseAttention, NamesFaultsOfThePartialRotation) {
+  PlantedCase sizes{
+      .B = 2, .T = 9, .H = 6, .Hkv = 3, .D = 12, .C = 26, .rotary_dim = 4, .seed = 22};
+  for (const char* fault : {"rope_partial_ignored", "rope_freq_width"}) ExpectNamed(sizes, fault);
+}
+
+TEST(DiagnoseAttention, NamesFaultsOfTheWindow) {
+  PlantedCase sizes{.B = 2, .T = 9, .H = 6, .Hkv = 3, .D = 8, .C = 26, .window = 3, .seed = 23};
+  for (const char* fault : {"window_off_by_one", "window_sign"}) ExpectNamed(sizes, fault);
+}
+
+TEST(DiagnoseAttention, NamesFaultsBehindACache) {
+  PlantedCase sizes{.B = 2, .T = 5, .P = 4, .H = 6, .Hkv = 3, .D = 8, .C = 26, .seed = 24};
+  for (const char* fault :
+       {"position_restart", "causal_align_top_left", "cache_not_read", "rope_window_constant",
+        "position_upper_layers", "beam_cache_not_reordered"}) {
+    ExpectNamed(sizes, fault);
+  }
+}
+
+TEST(DiagnoseAttention, ClearsTheRightFormula) {
+  for (const PlantedCase& sizes : Cases()) {
+    for (const auto store : {AsFloat, AsBf16}) {
+      const Diagnosis diagnosis = Diagnose(PlantedAttention(sizes, {}, store).Dump());
+      EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kCorrect);
+      ASSERT_EQ(diagnosis.explanations.size(), 1u);
+      EXPECT_TRUE(diagnosis.explanations[0].faults.empty());
+      EXPECT_FALSE(diagnosis.first_difference.has_value());
+      EXPECT_EQ(static_cast<int64_t>(diagnosis.equal_rows.size()), sizes.T);
+    }
+  }
+}
+
+// Each golden case is right, whatever of its intermediates is there.
+TEST(DiagnoseAttention, ClearsTheGoldenCases) {
+  for (const char* name :
+       {"attention-gqa-rope-half", "attention-gqa-rope-interleaved", "attention-gqa-seed-example",
+        "attention-mha", "attention-mha-bias", "attention-mqa-rope-wide-heads"}) {
+    const std::string path = std::string(HEED_GOLDEN_DIR) + "/" + name + ".safetensors";
+    TensorSet set = TensorSet::Of(*TensorFile::Open(path));
+    for (const char* result : {"y", "q_rot", "k_rot", "pattern", "z", "merged"}) {
+      set.Rename(std::string("expect.") + result, result);
+    }
+    const Diagnosis diagnosis = Diagnose(set);
+    EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kCorrect) << name;
+    EXPECT_LT(diagnosis.reference_residual, 1e-12) << name;
+  }
+}
+
+TEST(DiagnoseAttention, FindsConventionsThatWereNotStated) {
+  PlantedCase sizes = Cases()[1];
+  TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+  set.settings.erase("rope_pairing");
+  Diagnosis diagnosis = Diagnose(set);
+  EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kCorrect);
+  EXPECT_EQ(diagnosis.conventions["rope_pairing"], "interleaved");
+  EXPECT_EQ(diagnosis.conventions["layout"], "Linear");
+  set.settings.erase("rope_theta");
+  set.settings.erase("rope_first_position");
+  set.settings.erase("rotary_dim");
+  set.settings.erase("position");
+  diagnosis = Diagnose(set);
+  EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kCorrect);
+  EXPECT_EQ(diagnosis.conventions["position"], "rope");
+}
+
+TEST(DiagnoseAttention, ReadsConv1dByShape) {
+  TensorSet set = PlantedAttention(Cases()[0], {"gqa_tiled"}, AsFloat).Dump();
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+    Array& array = set[std::string(name) + ".weight"];
+    const int64_t rows = array.shape[0], columns = array.shape[1];
+    Array turned{{columns, rows}, std::vector<double>(array.values.size())};
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      turned.values[i % columns * rows + i / columns] = array.values[i];
+    }
+    array = turned;
+  }
+  const Diagnosis diagnosis = Diagnose(set);
+  ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+  EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("gqa_tiled"));
+  EXPECT_EQ(diagnosis.conventions.at("layout"), "Conv1D");
+}
+
+TEST(DiagnoseAttention, EqualAlgebraIsAmbiguousAndScoresWouldTell) {
+  const TensorSet set = PlantedAttention(Cases()[0], {"scale_zero"}, AsFloat).Dump();
+  const Diagnosis diagnosis = Diagnose(set);
+  EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kAmbiguous);
+  ASSERT_EQ(diagnosis.explanations.size(), 2u);
+  EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("scale_zero"));
+  EXPECT_THAT(diagnosis.explanations[1].faults, ElementsAre("mask_convention_mixed"));
+  EXPECT_THAT(diagnosis.ask_for, ElementsAre("scores"));
+  const Diagnosis told =
+      Diagnose(PlantedAttention(Cases()[0], {"scale_zero"}, AsFloat).Dump({"y", "scores"}));
+  ASSERT_EQ(told.verdict, DiagnosisVerdict::kFault);
+  EXPECT_THAT(told.explanations[0].faults, ElementsAre("scale_zero"));
+}
+
+TEST(DiagnoseAttention, ADroppedKeyBiasCancelsWithoutRope) {
+  PlantedCase sizes = Cases()[0];
+  sizes.rope = false;
+  const Diagnosis diagnosis = Diagnose(PlantedAttention(sizes, {}, AsFloat).Dump());
+  EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kCorrect);
+  EXPECT_THAT(diagnosis.ask_for, ElementsAre("k"));
+  EXPECT_THAT(diagnosis.seen, Contains(HasSubstr("key bias")));
+}
+
+TEST(DiagnoseAttention, NamesPairs) {
+  const std::vector<std::set<std::string>> pairs = {{"gqa_tiled", "scale_missing"},
+                                                    {"mask_shifted_by_one", "rope_sign"},
+                                                    {"heads_merged_untransposed", "rope_on_v"},
+                                                    {"rope_theta", "gqa_tiled"}};
+  for (const std::set<std::string>& pair : pairs) {
+    const Diagnosis diagnosis = Diagnose(PlantedAttention(Cases()[0], pair, AsFloat).Dump());
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << *pair.begin();
+    EXPECT_THAT(diagnosis.explanations[0].faults, testing::ElementsAreArray(pair));
+  }
+}
+
+TEST(DiagnoseAttention, AFittedNumberIsSaid) {
+  const Diagnosis theta = Diagnose(PlantedAttention(Cases()[0], {"rope_theta"}, AsFloat).Dump());
+  ASSERT_FALSE(theta.explanations.empty());
+  EXPECT_EQ(theta.explanations[0].detail, "theta 500000");
+}
+
+TEST(DiagnoseAttention, SaysWhereAndWhichRows) {
+  const Diagnosis after =
+      Diagnose(PlantedAttention(Cases()[0], {"mask_missing"}, AsFloat).Dump({"y", "q_rot"}));
+  ASSERT_TRUE(after.first_difference.has_value());
+  EXPECT_EQ(after.first_difference->tensor, "y");
+  EXPECT_THAT(after.first_difference->index, ElementsAre(0, 0, 0));
+  EXPECT_THAT(after.equal_rows, ElementsAre(6));
+  const Diagnosis scale = Diagnose(PlantedAttention(Cases()[0], {"scale_missing"}, AsFloat).Dump());
+  EXPECT_THAT(scale.equal_rows, ElementsAre(0));
+  const Diagnosis rope =
+      Diagnose(PlantedAttention(Cases()[0], {"rope_sign"}, AsFloat).Dump({"y", "q_rot"}));
+  EXPECT_EQ(rope.first_difference->tensor, "q_rot");
+}
+
+TEST(DiagnoseAttention, DoesNotNameWhatItDoesNotKnow) {
+  TensorSet set = PlantedAttention(Cases()[0], {}, AsFloat).Dump();
+  // Values grow with the channel: nobody's fault in the catalogue.
+  Array& y = set["y"];
+  const int64_t C = y.shape[2];
+  for (size_t i = 0; i < y.values.size(); ++i) {
+    if (static_cast<int64_t>(i) / C % y.shape[1] >= 3) {
+      y.values[i] = AsFloat(y.values[i] + 0.1 * std::sin(static_cast<double>(i)));
+    }
+  }
+  const Diagnosis diagnosis = Diagnose(set);
+  EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kUnexplained);
+  EXPECT_TRUE(diagnosis.explanations.empty());
+  EXPECT_THAT(diagnosis.equal_rows, ElementsAre(0, 1, 2));
+  EXPECT_THAT(diagnosis.first_difference->index[1], 3);
+}
+
+TEST(DiagnoseAttention, RefusesBadDumpsInOneLine) {
+  const TensorSet right = PlantedAttention(Cases()[0], {}, AsFloat).Dump();
+  TensorSet set = right;
+  set.tensors.erase("y");
+  EXPECT_THAT(ErrorOf(set), HasSubstr("\"y\""));
+  set = right;
+  set["y"].shape = {2, 7, 13, 2};
+  EXPECT_THAT(ErrorOf(set), HasSubstr("[2, 7, 26]"));
+  set = right;
+  set["x"].values[5] = std::nan("");
+  EXPECT_THAT(ErrorOf(set), HasSubstr("\"x\": found nan at [0, 0, 5]"));
+  set = right;
+  set["y"].values[5] = std::nan("");
+  EXPECT_THAT(ErrorOf(set), HasSubstr("\"y\": found nan at [0, 0, 5]"));
+  set = right;
+  set.Rename("k_proj.weight", "key.weight");
+  EXPECT_THAT(ErrorOf(set), HasSubstr("k_proj.weight"));
+}
+
+TEST(Catalogue, EveryEntryIsComplete) {
+  std::set<std::string_view> ids;
+  for (const DumpKind& kind : DumpKinds()) {
+    for (const FaultKind& fault : kind.faults()) {
+      for (const std::string_view text :
+           {fault.id, fault.what, fault.repair, fault.torch, fault.cpp, fault.test}) {
+        EXPECT_FALSE(text.empty()) << fault.id;
+      }
+      EXPECT_TRUE(ids.insert(fault.id).second || kind.name != "attention") << fault.id;
+      EXPECT_TRUE(FindFault(std::string(fault.id)).has_value());
+    }
+  }
+  const auto unknown = FindFault("mask_mising");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_THAT(unknown.error().Message(), HasSubstr("did you mean mask_missing?"));
+}
+
+}  // namespace
+}  // namespace heed
