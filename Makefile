@@ -7,7 +7,10 @@ DEMO_PROMPTS = --prompt "Once upon a time" --prompt "One sunny morning" --prompt
 DEMO_SAMPLES = $(DEMO_PROMPTS) --temperature 0 --temperature 0.7 --temperature 1.2 --max-tokens 160
 CCACHE := $(shell command -v ccache)
 
-.PHONY: build run test check bench clean setup configure
+# Each planted fault at so many random sizes.
+DIAGNOSE_SIZES = 3
+
+.PHONY: build run test check bench bench-diagnose clean setup configure
 
 build: configure
 	@tools/build.sh heed
@@ -31,6 +34,10 @@ check: configure
 bench: build
 	@tools/setup.sh bench
 	@bench/compare.py
+
+bench-diagnose: configure
+	@tools/build.sh diagnose_confusion
+	@build/tests/diagnose_confusion $(DIAGNOSE_SIZES)
 
 clean:
 	@rm -rf build

@@ -12,9 +12,11 @@ namespace {
 // The input holds a file, a zero byte, and a text to write in its vocabulary.
 void RoundTrip(const heed::Tokenizer& tokenizer, std::string_view text) {
   const auto ids = tokenizer.Encode(text);
-  if (ids && tokenizer.Decode(*ids) != text) std::abort();
+  // Vocabularies with merges may normalize, or have a token for what is unknown.
+  if (ids && tokenizer.kind() != "bpe" && tokenizer.Decode(*ids) != text) std::abort();
   const auto again = heed::ParseTokenizerJson(tokenizer.Json(), "again");
   if (!again || (*again)->Fingerprint() != tokenizer.Fingerprint()) std::abort();
+  if (ids && *(*again)->Encode(text) != *ids) std::abort();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/quote.h"
@@ -18,13 +19,14 @@ constexpr size_t kWidth = 100;
 
 // The settings of the kinds besides attention. Texts, for only what is given counts.
 struct OtherSettings {
-  std::string kind, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
+  std::string kind, model, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
       learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("kind", self.kind,
-          "attention (default), layernorm, rmsnorm, mlp, loss, sampler or optimizer");
+          "attention (default), layernorm, rmsnorm, mlp, model, loss, sampler or optimizer");
+    visit("model", self.model, "model: the folder of the model whose logits were saved");
     visit("norm_eps", self.norm_eps, "layernorm, rmsnorm: added to the variance");
     visit("mlp", self.mlp, "mlp: gelu or swiglu");
     visit("temperature", self.temperature, "sampler");

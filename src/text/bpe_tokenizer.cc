@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <map>
-#include <set>
+#include <functional>
+#include <tuple>
+#include <unordered_set>
 
-#include "base/check.h"
 #include "base/quote.h"
 #include "text/byte_tokenizer.h"
 #include "text/piece_cache.h"
@@ -106,7 +107,7 @@ TokenIndex IndexTokens(std::span<const std::string> tokens) {
 Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
                  const std::string& where, BpeVocabulary* vocabulary) {
   const TokenIndex index = IndexTokens(vocabulary->tokens);
-  std::set<std::pair<int32_t, int32_t>> seen;
+  std::unordered_set<uint64_t> seen;
   vocabulary->merges.clear();
   for (size_t i = 0; i < pairs.size(); ++i) {
     const auto& [left, right] = pairs[i];
@@ -121,7 +122,7 @@ Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
       }
       ids[n++] = found->second;
     }
-    if (!seen.emplace(ids[0], ids[1]).second) {
+    if (!seen.insert(static_cast<uint64_t>(ids[0]) << 32 | static_cast<uint32_t>(ids[1])).second) {
       return Fail(ErrorKind::kFormat, where,
                   fmt::format("merge {} of {} and {} again", i + 1, Quoted(left), Quoted(right)),
                   "every merge once");
@@ -238,8 +239,10 @@ class BpeTokenizer::Encoder {
 
   Result<std::vector<int32_t>> Run(std::string_view text) {
     size_t begin = 0;
-    for (size_t at = 0; at < text.size();) {
-      const AddedToken* added = owner_.AddedAt(text, at);
+    // Most vocabularies here have nothing to look for.
+    for (size_t at = v_.added.empty() ? text.size() : 0; at < text.size();) {
+      const bool begins = owner_.added_begins_[static_cast<uint8_t>(text[at])];
+      const AddedToken* added = begins ? owner_.AddedAt(text, at) : nullptr;
       if (added == nullptr) {
         ++at;
         continue;
@@ -506,7 +509,6 @@ std::string_view BpeTokenizer::BytesAfter(std::optional<int32_t> previous, int32
 }
 
 const AddedToken* BpeTokenizer::AddedAt(std::string_view text, size_t at) const {
-  if (!added_begins_[static_cast<uint8_t>(text[at])]) return nullptr;
   const auto found = std::find_if(added_.begin(), added_.end(), [&](const AddedToken& added) {
     return text.substr(at).starts_with(v_.tokens[added.id]);
   });

@@ -90,12 +90,15 @@ void MergeLong(const MergeTable& table, std::vector<int32_t>* symbols, MergeScra
 }  // namespace
 
 MergeTable::MergeTable(std::span<const BpeMerge> merges) {
+  filter_.resize((size_t{1} << (64 - kFilterShift)) / 64);
   entries_.resize(std::bit_ceil(2 * merges.size() + 2));
   mask_ = entries_.size() - 1;
   shift_ = 64 - std::countr_zero(entries_.size());
   for (const BpeMerge& merge : merges) {
     const uint64_t key = Key(merge.left, merge.right);
-    size_t at = Slot(key);
+    const uint64_t bit = Hash(key) >> kFilterShift;
+    filter_[bit / 64] |= uint64_t{1} << bit % 64;
+    size_t at = Hash(key) >> shift_;
     while (entries_[at].key != kFree && entries_[at].key != key) at = (at + 1) & mask_;
     if (entries_[at].key == kFree) entries_[at] = {key, {merge.rank, merge.result}};
   }

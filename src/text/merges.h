@@ -29,8 +29,11 @@ class MergeTable {
   explicit MergeTable(std::span<const BpeMerge> merges);
 
   Found Find(int32_t left, int32_t right) const {
-    const uint64_t key = Key(left, right);
-    for (size_t at = Slot(key);; at = (at + 1) & mask_) {
+    const uint64_t key = Key(left, right), hash = Hash(key);
+    // Most pairs do not merge, and the filter, unlike the table, stays in a core's own cache.
+    const uint64_t bit = hash >> kFilterShift;
+    if ((filter_[bit / 64] >> bit % 64 & 1) == 0) return {};
+    for (size_t at = hash >> shift_;; at = (at + 1) & mask_) {
       const Entry& entry = entries_[at];
       if (entry.key == key) return entry.found;
       if (entry.key == kFree) return {};
@@ -47,11 +50,11 @@ class MergeTable {
   static uint64_t Key(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
-  // Fibonacci hashing: the high bits of the product.
-  size_t Slot(uint64_t key) const {
-    return static_cast<size_t>((key ^ key >> 29) * 0x9E3779B97F4A7C15 >> shift_);
-  }
+  // Fibonacci hashing: the high bits of the product count.
+  static uint64_t Hash(uint64_t key) { return (key ^ key >> 29) * 0x9E3779B97F4A7C15; }
 
+  static constexpr int kFilterShift = 64 - 20;  // 2^20 bits: 128 KiB
+  std::vector<uint64_t> filter_;
   std::vector<Entry> entries_;  // a power of two, at most half full
   size_t mask_ = 0;
   int shift_ = 63;

@@ -28,8 +28,8 @@ class PieceCache {
   }
 
  private:
-  static constexpr size_t kShortBytes = 16, kShortIds = kRoom, kShortSlots = size_t{1} << 14;
-  static constexpr size_t kLongBytes = 1024, kLongSlots = size_t{1} << 14;
+  static constexpr size_t kShortBytes = 16, kShortIds = kRoom, kShortSlots = size_t{1} << 16;
+  static constexpr size_t kLongBytes = 1024, kLongSlots = size_t{1} << 15;
   static constexpr size_t kMostLongIds = size_t{1} << 20;  // 4 MiB, then all are forgotten
 
   // A short piece is its own key: two words that overlap where it has fewer than 16 bytes.

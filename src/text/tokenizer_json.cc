@@ -299,6 +299,9 @@ class Reader {
                  regex_.empty() ? "a Split of characters" : "the unknown pattern " + Quoted(regex_),
                  "the pattern of GPT-2, cl100k (Llama 3) or Qwen2, over bytes");
     }
+    if (bytes && (v_.marked_spaces || v_.collapse_spaces)) {
+      return Bad("pre_tokenizer", "ByteLevel beside what marks spaces", "one of them");
+    }
     if (!regex_.empty()) v_.split = SplitPattern::kNone;
     if (!bytes) v_.split = SplitPattern::kGpt2;
     return {};
@@ -611,7 +614,7 @@ std::string TokenizerJson(const BpeVocabulary& v) {
   parts.normalizer = Sequence("normalizers", Normalizers(v));
   parts.pre_tokenizer = Sequence("pretokenizers", PreTokenizers(v));
   parts.decoder = Sequence("decoders", Decoders(v));
-  if (v.bos) parts.post_processor = Template(v.tokens[*v.bos], *v.bos);
+  if (v.bos) parts.post_processor = Template(spelled(*v.bos), *v.bos);
   if (v.unknown) parts.unknown = spelled(*v.unknown);
   parts.fuse_unknown = v.fuse_unknown;
   parts.byte_fallback = v.byte_fallback;

@@ -2,7 +2,6 @@
 
 #include <utf8proc.h>
 
-#include <array>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -40,16 +39,6 @@ std::vector<CharClass> FirstPlane() {
   return classes;
 }
 
-constexpr std::array<CharClass, 128> Ascii() {
-  std::array<CharClass, 128> classes{};
-  for (char c = 'a'; c <= 'z'; ++c) classes[c] = classes[c - 'a' + 'A'] = CharClass::kLetter;
-  for (char c = '0'; c <= '9'; ++c) classes[c] = CharClass::kNumber;
-  for (char c = 0x09; c <= 0x0D; ++c) classes[c] = CharClass::kSpace;
-  classes[' '] = CharClass::kSpace;
-  return classes;
-}
-constexpr std::array<CharClass, 128> kAscii = Ascii();
-
 }  // namespace
 
 CharClass ClassOf(char32_t code) {
@@ -57,9 +46,7 @@ CharClass ClassOf(char32_t code) {
   return code < kPlane ? plane[code] : LookUp(code);
 }
 
-ClassedChar CharAt(std::string_view text, size_t at) {
-  const uint8_t first = static_cast<uint8_t>(text[at]);
-  if (first < 128) return {kAscii[first], 1};
+ClassedChar CharBeyondAscii(std::string_view text, size_t at) {
   const Utf8Step step = NextUtf8(text.substr(at, 4));
   if (step.kind != Utf8Kind::kCharacter) return {};
   return {ClassOf(step.code), step.length};

@@ -60,15 +60,12 @@ Status ApplyPreset(const std::string& name, ModelConfig* model, TrainSettings* t
 Status ApplyRecipe(const std::string& name, ModelConfig* model, TrainSettings* train) {
   if (name != "fast") return BadRequest("--recipe", "'" + name + "'", "fast");
   model->position = Position::kRope;
-  model->norm = NormKind::kRmsNorm;
-  model->mlp = MlpKind::kSwiglu;
-  model->n_inner = (model->n_embd * 8 / 3 + 7) / 8 * 8;  // as many weights as gelu's 4 n_embd
   train->optimizer = Optimizer::kMuon;
   train->dtype = Arithmetic::kBf16;
   train->batch_size = 16;
   train->learning_rate = 4e-3;
   train->warmup_iters = 20;
-  train->max_iters = 225;
+  train->max_iters = 230;
   return {};
 }
 

@@ -163,13 +163,13 @@ TEST_F(Hostile, ARecipeIsKnownByNameAndWrittenDown) {
               HasSubstr("--recipe: found 'slow', expected fast"));
   EXPECT_THAT(Refusal("$heed train t.txt --optimizer muon --learning-rate 0 --out run"),
               HasSubstr("learning_rate: found 0, expected a number above 0"));
-  ASSERT_EQ(Run("$heed train t.txt --preset femto --recipe fast --norm layernorm --max-iters 3 "
+  ASSERT_EQ(Run("$heed train t.txt --preset femto --recipe fast --position none --max-iters 3 "
                 "--block-size 4 --out run --quiet")
                 .exit_code,
             0);
   const std::string toml = ReadText(folder_ / "run/config.toml");
   EXPECT_THAT(toml, HasSubstr("optimizer = \"muon\""));
-  EXPECT_THAT(toml, HasSubstr("norm = \"layernorm\""));
+  EXPECT_THAT(toml, HasSubstr("position = \"none\""));
   EXPECT_THAT(toml, HasSubstr("max_iters = 3 "));
 }
 

@@ -68,6 +68,7 @@ class PlantedAttention {
     }
     if (results.contains("y")) set["y"] = {{c_.B, c_.T, c_.C}, Stored(y_)};
     if (results.contains("q_rot")) set["q_rot"] = {q_.shape, Stored(q_)};
+    if (results.contains("pattern")) set["pattern"] = {pattern_.shape, Stored(pattern_)};
     if (results.contains("scores")) set["scores"] = {scores_.shape, Stored(scores_)};
     set.settings = {{"n_head", std::to_string(c_.H)},
                     {"n_kv_head", std::to_string(c_.Hkv)},
@@ -209,7 +210,8 @@ class PlantedAttention {
   void Attend(Grid& keys, Grid& values, int64_t S) {
     const int64_t B = c_.B, H = c_.H, T = c_.T, D = c_.D;
     scores_ = Grid(B, H, T, S);
-    Grid pattern(B, H, T, S), z(B, H, T, D);
+    pattern_ = Grid(B, H, T, S);
+    Grid z(B, H, T, D);
     const double hidden = -std::numeric_limits<double>::infinity();
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H; ++h) {
@@ -232,12 +234,13 @@ class PlantedAttention {
             scores_.at(b, h, i, j) = score;
           }
         }
-        Normalise(b, h, S, &pattern);
+        Normalise(b, h, S, &pattern_);
+        if (Has("dropout_live_in_eval")) Drop(b, h, S);
         for (int64_t i = 0; i < T; ++i) {
           for (int64_t j = 0; j < S; ++j) {
-            double weight = pattern.at(b, h, i, j);
+            double weight = pattern_.at(b, h, i, j);
             if (Has("mask_after_softmax") && !Visible(i, j)) weight = 0;
-            if (Has("attention_transposed")) weight = pattern.at(b, h, j, i);
+            if (Has("attention_transposed")) weight = pattern_.at(b, h, j, i);
             for (int64_t d = 0; d < D; ++d) {
               z.at(b, h, i, d) += weight * values.at(b, KvHead(h), j, d);
             }
@@ -265,6 +268,17 @@ class PlantedAttention {
     }
   }
 
+  // p = 0.3.
+  void Drop(int64_t b, int64_t h, int64_t S) {
+    for (int64_t i = 0; i < c_.T; ++i) {
+      for (int64_t j = 0; j < S; ++j) {
+        const uint64_t at = static_cast<uint64_t>(((b * c_.H + h) * c_.T + i) * S + j);
+        const bool kept = RandomUniform({c_.seed, 8, 0}, at) >= 0.3f;
+        pattern_.at(b, h, i, j) *= kept ? 1 / 0.7 : 0;
+      }
+    }
+  }
+
   void Output(Grid& z) {
     y_ = Grid(c_.B, 1, c_.T, c_.C);
     for (int64_t b = 0; b < c_.B; ++b) {
@@ -287,7 +301,7 @@ class PlantedAttention {
   const std::set<std::string> faults_;
   const std::function<double(double)> store_;
   uint32_t stream_ = 0;
-  Grid x_, weight_[4], bias_[4], past_k_, past_v_, q_, scores_, y_;
+  Grid x_, weight_[4], bias_[4], past_k_, past_v_, q_, scores_, pattern_, y_;
 };
 
 }  // namespace heed

@@ -213,6 +213,27 @@ TEST(DiagnoseAttention, NamesPairs) {
   }
 }
 
+TEST(DiagnoseAttention, SolvesForLiveDropout) {
+  PlantedCase sizes = Cases()[0];
+  for (const std::set<std::string>& results :
+       {std::set<std::string>{"y"}, std::set<std::string>{"y", "pattern"}}) {
+    const Diagnosis weights =
+        Diagnose(PlantedAttention(sizes, {"dropout_live_in_eval"}, AsFloat).Dump(results));
+    ASSERT_EQ(weights.verdict, DiagnosisVerdict::kFault);
+    EXPECT_THAT(weights.explanations[0].faults, ElementsAre("dropout_live_in_eval"));
+    EXPECT_THAT(weights.explanations[0].detail, HasSubstr("p = 0.3"));
+  }
+  TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+  for (size_t i = 0; i < set["y"].values.size(); ++i) {
+    double& value = set["y"].values[i];
+    value = i % 5 == 2 ? 0 : AsFloat(value / 0.8);
+  }
+  const Diagnosis behind = Diagnose(set);
+  ASSERT_EQ(behind.verdict, DiagnosisVerdict::kFault);
+  EXPECT_THAT(behind.explanations[0].faults, ElementsAre("dropout_live_in_eval"));
+  EXPECT_EQ(behind.explanations[0].detail, "p = 0.2 of y");
+}
+
 TEST(DiagnoseAttention, AFittedNumberIsSaid) {
   const Diagnosis theta = Diagnose(PlantedAttention(Cases()[0], {"rope_theta"}, AsFloat).Dump());
   ASSERT_FALSE(theta.explanations.empty());

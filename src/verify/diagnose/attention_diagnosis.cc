@@ -8,6 +8,7 @@
 
 #include "base/quote.h"
 #include "tensor/shape.h"
+#include "verify/diagnose/attention_dropout.h"
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_search.h"
 #include "verify/diagnose/attention_structure.h"
@@ -35,6 +36,7 @@ class Diagnostician {
     chosen_ = Chosen();
     right_ = search_.conventions()[chosen_->convention].right;
     ReportConventions();
+    if (diagnosis_.verdict == DiagnosisVerdict::kUnexplained) TryDropout();
     Locate();
     if (diagnosis_.verdict == DiagnosisVerdict::kAmbiguous) AskFor();
     if (diagnosis_.verdict == DiagnosisVerdict::kCorrect) SayWhatIsHidden();
@@ -104,6 +106,14 @@ class Diagnostician {
       if (fits && (chosen == nullptr || h.residual < chosen->residual)) chosen = &h;
     }
     return chosen;
+  }
+
+  void TryDropout() {
+    std::optional<Explanation> dropout = FindLiveDropout(dump_, right_, diagnosis_.noise_floor);
+    if (!dropout) return;
+    diagnosis_.verdict = DiagnosisVerdict::kFault;
+    diagnosis_.explanations = {std::move(*dropout)};
+    diagnosis_.seen.emplace_back("run it twice: results with live dropout differ between runs");
   }
 
   // Only what other decisions would have made worse.

@@ -784,6 +784,9 @@ const AttentionFault kFaults[] = {
       "add exp(-max), the shifted 1", "den = e.sum(-1, keepdim=True) + torch.exp(-m)",
       "sum += std::exp(-max);", "add a constant to a row of scores: the output must not move"},
      SoftmaxPlusOne},
+    {{"dropout_live_in_eval", "dropout acts in evaluation", "pass p only in training",
+      "F.scaled_dot_product_attention(q, k, v, dropout_p=p if self.training else 0.0)",
+      "if (training) dropout(pattern, p);", "two calls differ; the mean of many is right"}},
     // Heads and projections.
     {{"heads_not_split", "[B, T, H*D] is viewed as [B, H, T, D] without moving an axis",
       "view as [B, T, H, D], then exchange T and H", "q = q.view(B, T, H, D).transpose(1, 2)",

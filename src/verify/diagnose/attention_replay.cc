@@ -677,6 +677,11 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
   });
 }
 
+void AttentionReplay::AssumePattern(const AttentionRecipe& recipe, Numbers pattern) {
+  pattern_.kept.emplace_front(UpTo(Stage::kPattern, recipe),
+                              std::make_shared<const Numbers>(std::move(pattern)));
+}
+
 // ------------------------------------------------------------------ output
 
 AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {

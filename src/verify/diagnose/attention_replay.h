@@ -38,10 +38,11 @@ class AttentionReplay {
 
   // The tensor by this recipe. Stages whose choices did not change are not computed again.
   Shared Tensor(const AttentionRecipe& recipe, Stage stage);
+  // Later results of this recipe follow from this pattern. For a replay that has computed nothing.
+  void AssumePattern(const AttentionRecipe& recipe, Numbers pattern);
   // The scores with what the mask makes of them, -inf where it leaves a key out.
   Numbers MaskedScores(const AttentionRecipe& recipe);
-  // Whether a score that overflows float32's exp was met under kOverflow32, and the like: multiply-
-  // adds done so far.
+  // Multiply-adds done so far.
   double work() const { return work_; }
 
  private:
@@ -61,7 +62,6 @@ class AttentionReplay {
   struct Sizes {
     int64_t B, T, P;
   };
-  struct MaskedRows;
 
   template <class T>
   std::shared_ptr<const T> Recall(Memo<T>* memo, const AttentionRecipe& key,

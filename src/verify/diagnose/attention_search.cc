@@ -11,8 +11,8 @@ namespace heed {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Multiply-adds after which no further search is begun: a second or two.
-constexpr double kBudget = 2e9;
+// Multiply-adds after which no further search is begun: some seconds.
+constexpr double kBudget = 8e9;
 
 // ------------------------------------------------------------------ conventions
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "report/format.h"
-
 namespace heed {
 namespace {
 
@@ -53,8 +51,8 @@ class Comparison {
     Numbers scaled = ours_;
     for (double& value : scaled) value *= factor;
     if (factor != 0 && Agree(theirs_, scaled)) {
-      Say("theirs is the right result times {}: everything before the last scaling is right",
-          FormatFigure(factor));
+      Say("theirs is the right result times {:.4g}: everything before the last scaling is right",
+          factor);
     }
   }
 

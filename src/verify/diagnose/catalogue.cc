@@ -8,6 +8,7 @@
 #include "verify/diagnose/attention_faults.h"
 #include "verify/diagnose/loss_diagnosis.h"
 #include "verify/diagnose/mlp_diagnosis.h"
+#include "verify/diagnose/model_diagnosis.h"
 #include "verify/diagnose/norm_diagnosis.h"
 #include "verify/diagnose/optimizer_diagnosis.h"
 #include "verify/diagnose/sampler_diagnosis.h"
@@ -15,10 +16,20 @@
 namespace heed {
 namespace {
 
+Result<Diagnosis> DiagnoseAgainstFolder(const TensorFile& dump, const std::string& where,
+                                        const SettingTexts& given) {
+  const auto folder = given.find("model");
+  if (folder == given.end()) {
+    return BadRequest("--model", "nothing", "the folder of the model that the logits are of");
+  }
+  return DiagnoseModel(dump, where, given, folder->second);
+}
+
 constexpr DumpKind kKinds[] = {{"attention", DiagnoseAttention, AttentionFaults},
                                {"layernorm", DiagnoseNorm, NormFaults},
                                {"rmsnorm", DiagnoseNorm, NormFaults},
                                {"mlp", DiagnoseMlp, MlpFaults},
+                               {"model", DiagnoseAgainstFolder, ModelFaults},
                                {"loss", DiagnoseLoss, LossFaults},
                                {"sampler", DiagnoseSampler, SamplerFaults},
                                {"optimizer", DiagnoseOptimizer, OptimizerFaults}};
@@ -47,6 +58,17 @@ Result<const DumpKind*> KindOf(const TensorFile& dump, const std::string& where,
                     Hint(stated->second, names));
 }
 
+std::string FaultPage(const DumpKind& kind) {
+  std::string page = fmt::format("# Faults of {}\n", kind.name);
+  for (const FaultKind& fault : kind.faults()) {
+    page += fmt::format(
+        "\n## {}\n\nWrong: {}.\n\nRepair: {}.\n\n```py\n{}\n```\n\n```cpp\n{}\n```\n\nHow to tell: "
+        "{}.\n",
+        fault.id, fault.what, fault.repair, fault.torch, fault.cpp, fault.test);
+  }
+  return page;
+}
+
 Result<const FaultKind*> FindFault(const std::string& id) {
   std::vector<std::string> names;
   for (const DumpKind& kind : kKinds) {
@@ -55,9 +77,9 @@ Result<const FaultKind*> FindFault(const std::string& id) {
       names.emplace_back(fault.id);
     }
   }
-  return BadRequest(
-      "--explain", "'" + id + "'", "the identifier of a fault",
-      names.empty() || !Hint(id, names).empty() ? Hint(id, names) : "--explain all lists them");
+  const std::string hint = Hint(id, names);
+  return BadRequest("--explain", "'" + id + "'", "the identifier of a fault",
+                    hint.empty() ? "--explain all lists them" : hint);
 }
 
 }  // namespace heed

@@ -238,7 +238,7 @@ Result<Diagnosis> DiagnoseLoss(const TensorFile& file, const std::string& where,
                                const SettingTexts& given) {
   Dump dump(file, where, given);
   HEED_ASSIGN(const LossCase c, ReadCase(&dump));
-  Convention<Choices> plain;
+  Reading<Choices> plain;
   plain.choices.shift = c.shift;
   plain.names["labels"] = c.shift == 1 ? "tokens, shifted by one" : "targets, aligned with logits";
   Replayer<Choices> replayer;

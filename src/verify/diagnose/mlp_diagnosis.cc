@@ -1,11 +1,10 @@
 #include "verify/diagnose/mlp_diagnosis.h"
 
-#include <cmath>
-#include <numbers>
 #include <optional>
 
 #include "base/quote.h"
 #include "tensor/shape.h"
+#include "verify/diagnose/block_recipe.h"
 #include "verify/diagnose/dump.h"
 #include "verify/diagnose/replay.h"
 
@@ -20,10 +19,6 @@ constexpr FaultKind kFaults[] = {
     {"glu_order", "the gate's activation sits on the wrong factor, or a factor is missing",
      "apply silu to the gate alone and multiply by up", "h = F.silu(gate(x)) * up(x)",
      "h[i] = Silu(gate[i]) * up[i];", "replay silu(up) gate, silu(gate up) and a missing gate"},
-    {"linear_transposed", "a square weight is read transposed",
-     "read [out, in] weights as torch.nn.Linear does, [in, out] as GPT-2's Conv1D",
-     "y = x @ W.T  # W [out, in]", "sum += x[c] * w[j * in + c];",
-     "replay the transposed weight; shapes that are not square refuse it"},
     {"mlp_activation", "another activation than the model's",
      "use the activation of the model's configuration", "h = F.gelu(h, approximate='tanh')",
      "h[i] = GeluTanh(h[i]);", "replay relu, silu, gelu and none"},
@@ -31,55 +26,6 @@ constexpr FaultKind kFaults[] = {
      "h = x @ W_fc + b_fc", "h[j] += bias[j];",
      "without the output's bias all rows differ by one vector"},
 };
-
-enum class Activation {
-  kGeluTanh,
-  kGeluErf,
-  kGeluSigmoid,
-  kGeluNoFactor,
-  kRelu,
-  kSilu,
-  kIdentity,
-};
-enum class Gate { kNone, kGate, kUp, kProduct, kGateAlone, kUpAlone };
-
-double Activate(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kGeluTanh:
-      return 0.5 * x *
-             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-    case Activation::kGeluErf:
-      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
-    case Activation::kGeluSigmoid:
-      return x / (1 + std::exp(-1.702 * x));
-    case Activation::kGeluNoFactor:
-      return 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-    case Activation::kRelu:
-      return std::max(x, 0.0);
-    case Activation::kSilu:
-      return x / (1 + std::exp(-x));
-    case Activation::kIdentity:
-      break;
-  }
-  return x;
-}
-
-double Hidden(Gate gate, Activation activation, double up, double gated) {
-  switch (gate) {
-    case Gate::kNone:
-    case Gate::kUpAlone:
-      return Activate(activation, up);
-    case Gate::kGate:
-      return Activate(activation, gated) * up;
-    case Gate::kUp:
-      return Activate(activation, up) * gated;
-    case Gate::kProduct:
-      return Activate(activation, gated * up);
-    case Gate::kGateAlone:
-      break;
-  }
-  return Activate(activation, gated);
-}
 
 struct Matrix {
   std::vector<double> weight;  // as stored
@@ -291,11 +237,11 @@ Result<Diagnosis> DiagnoseMlp(const TensorFile& file, const std::string& where,
   Dump dump(file, where, given);
   MlpCase mlp;
   HEED_TRY(CaseReader(&dump, &mlp).Read());
-  Convention<Choices> plain;
+  Reading<Choices> plain;
   HEED_ASSIGN(plain.choices.activation, StatedActivation(dump, mlp));
   plain.choices.gate = mlp.gated ? Gate::kGate : Gate::kNone;
   plain.names["layout"] = mlp.up.in_out ? "Conv1D" : "Linear";
-  std::vector<Convention<Choices>> conventions = {plain};
+  std::vector<Reading<Choices>> conventions = {plain};
   if (mlp.either_layout) {
     plain.choices.turn_all = true;
     plain.names["layout"] = "Linear";

@@ -6,8 +6,8 @@
 #include <limits>
 #include <optional>
 
-#include "tensor/convert.h"
 #include "tensor/shape.h"
+#include "verify/diagnose/block_recipe.h"
 #include "verify/diagnose/dump.h"
 #include "verify/diagnose/replay.h"
 
@@ -54,20 +54,9 @@ constexpr FaultKind kFaults[] = {
      "change one position: other rows must not move, and do"},
 };
 
-enum class Variance { kPopulation, kSample, kCancelling };
-enum class EpsPlace { kInside, kOutside, kFloor };
-enum class Cast { kNone, kBeforeGain, kBeforeSquare };
 enum class Axis { kChannels, kPositions, kSequence };
 
-struct Choices {
-  bool rms = false;
-  double eps = 1e-5;
-  Variance variance = Variance::kPopulation;
-  EpsPlace place = EpsPlace::kInside;
-  double gain_offset = 0;
-  bool gain = true, bias = true;
-  Cast cast = Cast::kNone;
-  DType cast_type = DType::kBF16;
+struct Choices : NormChoice {
   Axis axis = Axis::kChannels;
 };
 
@@ -76,46 +65,6 @@ struct NormCase {
   std::vector<double> bias;  // or empty
   int64_t B = 1, T = 1, C = 1;
 };
-
-double Round(DType dtype, double value) {
-  std::byte bytes[sizeof(double)];
-  Encode(dtype, &value, 1, bytes);
-  Decode(dtype, bytes, 1, &value);
-  return value;
-}
-
-// Mean and reciprocal deviation of n numbers, `at(i)` each.
-struct Moments {
-  double mean = 0, rstd = 0;
-};
-template <class At>
-Moments MomentsOf(const Choices& choices, int64_t n, const At& at) {
-  Moments moments;
-  double squares = 0;
-  for (int64_t i = 0; i < n; ++i) moments.mean += at(i);
-  moments.mean = choices.rms ? 0 : moments.mean / static_cast<double>(n);
-  for (int64_t i = 0; i < n; ++i) {
-    const double centred = at(i) - moments.mean;
-    const double square = centred * centred;
-    squares += choices.cast == Cast::kBeforeSquare ? Round(choices.cast_type, square) : square;
-  }
-  double variance = squares / static_cast<double>(n);
-  if (choices.variance == Variance::kSample) {
-    variance = squares / static_cast<double>(n - 1);
-  }
-  switch (choices.place) {
-    case EpsPlace::kInside:
-      moments.rstd = 1 / std::sqrt(variance + choices.eps);
-      break;
-    case EpsPlace::kOutside:
-      moments.rstd = 1 / (std::sqrt(variance) + choices.eps);
-      break;
-    case EpsPlace::kFloor:
-      moments.rstd = 1 / std::sqrt(std::max(variance, choices.eps));
-      break;
-  }
-  return moments;
-}
 
 // E[x²] − E[x]² depends on the order of its sums, which nobody knows. So each row's factor is taken
 // from their own numbers, as long as float32's rounding of x² can have made it.
@@ -170,11 +119,8 @@ Outputs Replay(const Choices& choices, const NormCase& n) {
       const Moments row = RowMoments(choices, n, b, t);
       for (int64_t c = 0; c < n.C; ++c) {
         const Moments& m = choices.axis == Axis::kPositions ? by_channel[c] : row;
-        double hat = (x[t * n.C + c] - m.mean) * m.rstd;
-        if (choices.cast == Cast::kBeforeGain) hat = Round(choices.cast_type, hat);
-        if (choices.gain) hat *= n.weight.values[c] + choices.gain_offset;
-        if (choices.bias && !n.bias.empty()) hat += n.bias[c];
-        y[(b * n.T + t) * n.C + c] = hat;
+        y[(b * n.T + t) * n.C + c] = NormApply(choices, m, x[t * n.C + c], n.weight.values[c],
+                                               n.bias.empty() ? 0 : n.bias[c]);
       }
     }
   }
@@ -199,23 +145,25 @@ std::vector<Deviation<Choices>> Deviations(double right_eps) {
       {"norm_axis", "axis", [](Choices* c) { c->axis = Axis::kSequence; }, "", "over the sequence"},
   };
   for (const DType type : {DType::kBF16, DType::kF16}) {
-    const auto cast = [type](Cast place) {
+    const auto cast = [type](NormCast place) {
       return [type, place](Choices* c) {
         c->cast = place;
         c->cast_type = type;
       };
     };
     const bool bf16 = type == DType::kBF16;
-    all.push_back({"norm_cast_order", "cast", cast(Cast::kBeforeGain), "",
+    all.push_back({"norm_cast_order", "cast", cast(NormCast::kBeforeGain), "",
                    bf16 ? "to bf16 before the gain" : "to f16 before the gain"});
-    all.push_back({"norm_cast_order", "cast", cast(Cast::kBeforeSquare), "",
+    all.push_back({"norm_cast_order", "cast", cast(NormCast::kBeforeSquare), "",
                    bf16 ? "squares in bf16" : "squares in f16"});
   }
-  Deviation<Choices> eps{"norm_eps_value", "eps", nullptr, kSmallRow};
-  eps.fit = [](Choices* c, double value) { c->eps = value; };
-  eps.starts = {1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1};
-  eps.parameter = "eps";
-  eps.right = right_eps;
+  Deviation<Choices> eps{"norm_eps_value", "eps", nullptr, kSmallRow, ""};
+  eps.fit.grid = {1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1};
+  eps.fit.change = [](double value, Choices* c) { c->eps = value; };
+  eps.fit.belongs = [right_eps](double value) {
+    return std::abs(value - right_eps) > 5e-3 * right_eps;
+  };
+  eps.fit.detail = [](double value) { return fmt::format("eps {:.3g}", value); };
   all.push_back(eps);
   all.push_back({"norm_eps_value", "eps",
                  [](Choices* c) {
@@ -262,13 +210,12 @@ Result<NormCase> ReadCase(Dump* dump) {
   return n;
 }
 
-std::vector<Convention<Choices>> Conventions(bool rms, std::optional<double> eps,
-                                             const NormCase& n) {
+std::vector<Reading<Choices>> Conventions(bool rms, std::optional<double> eps, const NormCase& n) {
   std::vector<double> values = {eps.value_or(1e-5)};
   if (!eps) values.push_back(1e-6);
-  std::vector<Convention<Choices>> all;
+  std::vector<Reading<Choices>> all;
   for (const double value : values) {
-    Convention<Choices> convention;
+    Reading<Choices> convention;
     convention.choices.rms = rms;
     convention.choices.eps = value;
     if (!eps) convention.names["norm_eps"] = fmt::format("{}", value);
@@ -299,7 +246,7 @@ Result<Diagnosis> DiagnoseNorm(const TensorFile& file, const std::string& where,
     return BadRequest(where + ": norm_eps", fmt::format("{}", *eps), "a number from 0");
   }
   HEED_ASSIGN(const NormCase n, ReadCase(&dump));
-  const std::vector<Convention<Choices>> conventions = Conventions(rms, eps, n);
+  const std::vector<Reading<Choices>> conventions = Conventions(rms, eps, n);
   Replayer<Choices> replayer;
   replayer.theirs = {n.y};
   replayer.floor = NoiseFloorOf(n.y.dtype, dump.coarsest());

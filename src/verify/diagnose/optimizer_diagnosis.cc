@@ -83,7 +83,7 @@ enum class Correction { kPower, kNone, kFirstOnly, kSecondOnly, kBeta };
 enum class Eps { kOutside, kInside, kUncorrected };
 enum class Decay { kMatrices, kAll, kNone, kCoupled, kCoupledAll, kWithoutRate };
 enum class Clip { kGlobal, kNone, kByTensor, kByValue, kByMicroBatch };
-enum class Micro { kMean, kSum, kLast };
+enum class Micro { kMean, kSum, kLast, kLastWhole };
 enum class Resume { kWhole, kNoMoments, kFresh, kStepOne, kBf16Moments };
 
 struct Choices {
@@ -162,12 +162,13 @@ class Step {
     std::vector<double> sum(n);
     const bool clipped = choices_.clip == Clip::kByMicroBatch && case_.grad_clip > 0;
     for (int64_t i = 0; i < p.micro_batches; ++i) {
-      if (choices_.micro == Micro::kLast && i + 1 < p.micro_batches) continue;
+      const bool last = choices_.micro == Micro::kLast || choices_.micro == Micro::kLastWhole;
+      if (last && i + 1 < p.micro_batches) continue;
       const double factor = clipped ? Limit(MicroNorm(i)) : 1;
       for (int64_t j = 0; j < n; ++j) sum[j] += factor * p.gradients[i * n + j];
     }
-    const double divisor =
-        choices_.micro == Micro::kMean ? static_cast<double>(p.micro_batches) : 1;
+    const bool averaged = choices_.micro == Micro::kMean || choices_.micro == Micro::kLast;
+    const double divisor = averaged ? static_cast<double>(p.micro_batches) : 1;
     Scale(choices_.gradient_factor / divisor, &sum);
     return sum;
   }
@@ -298,6 +299,8 @@ std::vector<Deviation<Choices>> Deviations(const OptimizerCase& c, double rate) 
       {"clip_misplaced", "clip", clip(Clip::kByMicroBatch), kLarge, "each micro-batch"},
       {"accumulation_not_averaged", "micro", micro(Micro::kSum), "gradients of micro-batches"},
       {"zero_grad_misplaced", "micro", micro(Micro::kLast), "gradients of micro-batches"},
+      {"zero_grad_misplaced", "micro", micro(Micro::kLastWhole), "gradients of micro-batches",
+       "and not divided by their number"},
       {"resume_partial", "resume", resume(Resume::kFresh), kLater, "moments and step"},
       {"resume_partial", "resume", resume(Resume::kNoMoments), kLater, "moments"},
       {"resume_partial", "resume", resume(Resume::kStepOne), kLater, "step"},
@@ -312,11 +315,11 @@ std::vector<Deviation<Choices>> Deviations(const OptimizerCase& c, double rate) 
                    [n](Choices* x) { x->gradient_factor = n; }, "",
                    "the gradient many times over"});
   }
-  Deviation<Choices> other{"learning_rate_value", "rate", nullptr, ""};
-  other.fit = [](Choices* x, double value) { x->rate = value; };
-  other.parameter = "learning_rate";
-  other.right = rate;
-  for (double factor = 1e-4; factor < 2e4; factor *= 10) other.starts.push_back(rate * factor);
+  Deviation<Choices> other{"learning_rate_value", "rate", nullptr, "", ""};
+  for (double factor = 0.01; factor < 200; factor *= 10) other.fit.grid.push_back(rate * factor);
+  other.fit.change = [](double value, Choices* x) { x->rate = value; };
+  other.fit.belongs = [rate](double value) { return std::abs(value - rate) > 5e-3 * rate; };
+  other.fit.detail = [](double value) { return fmt::format("learning_rate {:.3g}", value); };
   all.push_back(std::move(other));
   return all;
 }
@@ -389,7 +392,7 @@ Result<std::vector<double>> Values(const Dump& dump, const char* name, double le
 constexpr double kAny = std::numeric_limits<double>::max();
 
 // Every way to read the settings: what is not stated is tried.
-Result<std::vector<Convention<Choices>>> ReadConventions(const Dump& dump, const OptimizerCase& c) {
+Result<std::vector<Reading<Choices>>> ReadConventions(const Dump& dump, const OptimizerCase& c) {
   const char* const kBeta = "a number in [0, 1)";
   const char* const kPositive = "a number from 0";
   HEED_ASSIGN(const auto rates, Values(dump, "learning_rate", 0, kAny, kPositive, {}));
@@ -409,11 +412,11 @@ Result<std::vector<Convention<Choices>>> ReadConventions(const Dump& dump, const
   }
   std::vector<int64_t> steps = {std::max(stated.value_or(1), int64_t{1})};
   if (c.has_moments && stated && *stated > 0) steps.push_back(*stated + 1);
-  std::vector<Convention<Choices>> all;
+  std::vector<Reading<Choices>> all;
   for (const double b2 : beta2) {
     for (const double decay : decays) {
       for (const int64_t step : steps) {
-        Convention<Choices> convention;
+        Reading<Choices> convention;
         convention.choices = {rates[0], beta1[0], b2, eps[0], decay, step};
         if (beta2.size() > 1) convention.names["beta2"] = fmt::format("{}", b2);
         if (decays.size() > 1) convention.names["weight_decay"] = fmt::format("{}", decay);
@@ -459,7 +462,7 @@ Result<Diagnosis> DiagnoseOptimizer(const TensorFile& file, const std::string& w
   OptimizerCase c;
   HEED_TRY(CaseReader(&dump, &c).Read());
   HEED_TRY(ReadClip(dump, &c));
-  HEED_ASSIGN(const std::vector<Convention<Choices>> conventions, ReadConventions(dump, c));
+  HEED_ASSIGN(const std::vector<Reading<Choices>> conventions, ReadConventions(dump, c));
   Replayer<Choices> replayer;
   replayer.theirs = c.after;
   replayer.replay = [&c](const Choices& choices) { return Step(choices, c).Run(); };

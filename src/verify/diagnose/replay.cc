@@ -1,7 +1,5 @@
 #include "verify/diagnose/replay.h"
 
-#include <fmt/format.h>
-
 #include <limits>
 
 #include "tensor/convert.h"
@@ -9,8 +7,10 @@
 namespace heed {
 namespace {
 
-// The true formula misses a bit now and then, where a number lies at the middle of two.
-constexpr double kFewBits = 0.05;
+// By so many elements more, and so many times more, must a formula miss their bits to be set aside:
+// the true one misses a bit now and then, where a number lies at the middle of two.
+constexpr int64_t kFewBits = 2;
+constexpr int64_t kTimesMore = 20;
 // Below it double's own order of summation decides.
 constexpr double kDoubleNoise = 1e-12;
 
@@ -23,29 +23,40 @@ std::vector<double> Rounded(DType dtype, const std::vector<double>& values) {
   return rounded;
 }
 
+int64_t WrongBits(const Observed& theirs, const std::vector<double>& ours) {
+  const std::vector<double> rounded = Rounded(theirs.dtype, ours);
+  int64_t wrong = 0;
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    const double a = theirs.values[i], b = rounded[i];
+    const bool equal = a == b || (std::isnan(a) && std::isnan(b)) ||
+                       std::abs(a - b) <= kDoubleNoise * (std::abs(a) + std::abs(b));
+    wrong += equal ? 0 : 1;
+  }
+  return wrong;
+}
+
 // Axes of a tensor as [B, T, C]: the last two, and all before them in one.
-struct Rows {
+struct Axes {
   int64_t B = 1, T = 1, C = 1;
 };
-Rows RowsOf(const std::vector<int64_t>& shape) {
-  Rows rows;
+Axes AxesOf(const std::vector<int64_t>& shape) {
+  Axes axes;
   const size_t rank = shape.size();
-  if (rank >= 1) rows.C = shape[rank - 1];
-  if (rank >= 2) rows.T = shape[rank - 2];
-  for (size_t axis = 0; axis + 2 < rank; ++axis) rows.B *= shape[axis];
-  return rows;
+  if (rank >= 1) axes.C = shape[rank - 1];
+  if (rank >= 2) axes.T = shape[rank - 2];
+  for (size_t axis = 0; axis + 2 < rank; ++axis) axes.B *= shape[axis];
+  return axes;
 }
 
 }  // namespace
 
 Agreement Agree(const std::vector<Observed>& theirs, const Outputs& ours) {
-  Agreement worst;
+  Agreement agreement;
   for (size_t i = 0; i < theirs.size(); ++i) {
-    worst.residual = std::max(worst.residual, Residual(theirs[i].values, ours[i]));
-    worst.rounded =
-        std::max(worst.rounded, Residual(theirs[i].values, Rounded(theirs[i].dtype, ours[i])));
+    agreement.residual = std::max(agreement.residual, Residual(theirs[i].values, ours[i]));
+    agreement.wrong_bits += WrongBits(theirs[i], ours[i]);
   }
-  return worst;
+  return agreement;
 }
 
 bool SameNumbers(const Outputs& a, const Outputs& b) {
@@ -56,15 +67,16 @@ bool SameNumbers(const Outputs& a, const Outputs& b) {
 }
 
 Diagnosis ConcludeReplays(const std::vector<Tried>& tried, const NoiseFloor& floor) {
-  double reference = std::numeric_limits<double>::infinity(), best_bits = reference;
+  double reference = std::numeric_limits<double>::infinity();
+  int64_t fewest = std::numeric_limits<int64_t>::max() / (2 * kTimesMore);
   for (const Tried& each : tried) {
     const double residual = each.explanation.residual;
     if (each.explanation.faults.empty()) reference = std::min(reference, residual);
-    if (residual <= floor.arithmetic) best_bits = std::min(best_bits, each.rounded);
+    if (residual <= floor.arithmetic) fewest = std::min(fewest, each.wrong_bits);
   }
   std::vector<Explanation> kept;
   for (const Tried& each : tried) {
-    if (each.rounded > kDoubleNoise && best_bits <= kFewBits * each.rounded) continue;
+    if (each.wrong_bits >= kFewBits + kTimesMore * fewest) continue;
     kept.push_back(each.explanation);
     // Equal numbers keep the catalogue's order.
     for (const Explanation& earlier : kept) {
@@ -80,7 +92,8 @@ Diagnosis ConcludeReplays(const std::vector<Tried>& tried, const NoiseFloor& flo
   return diagnosis;
 }
 
-void Locate(const std::vector<Observed>& theirs, const Outputs& right, Diagnosis* diagnosis) {
+void Locate(const std::vector<Observed>& theirs, const Outputs& right, size_t rows,
+            Diagnosis* diagnosis) {
   const bool explained = !diagnosis->explanations.empty();
   for (size_t i = 0; i < theirs.size(); ++i) {
     // Rounding of one row is a few times that of the whole.
@@ -92,16 +105,31 @@ void Locate(const std::vector<Observed>& theirs, const Outputs& right, Diagnosis
           FirstDifferenceOf(theirs[i].values, right[i], theirs[i].shape, std::max(noise, 1e-12));
       if (index) diagnosis->first_difference = FirstDifference{theirs[i].name, *index};
     }
-    if (i == 0 && theirs[i].shape.size() >= 2) {
-      const Rows rows = RowsOf(theirs[i].shape);
+    if (i == rows && theirs[i].shape.size() >= 2) {
+      const Axes axes = AxesOf(theirs[i].shape);
       diagnosis->equal_rows =
-          EqualRows(theirs[i].values, right[i], rows.B, rows.T, rows.C, std::max(noise, 1e-12));
+          EqualRows(theirs[i].values, right[i], axes.B, axes.T, axes.C, std::max(noise, 1e-12));
     }
   }
 }
 
-std::string FittedText(std::string_view name, double value) {
-  return fmt::format("{} {:.3g}", name, value);
+double Refine(double low, double high, const std::function<double(double)>& f) {
+  constexpr int kSections = 40;
+  const double ratio = (std::sqrt(5.0) - 1) / 2;
+  double a = high - ratio * (high - low), b = low + ratio * (high - low);
+  double at_a = f(a), at_b = f(b);
+  for (int i = 0; i < kSections; ++i) {
+    if (at_a < at_b) {
+      high = b, b = a, at_b = at_a;
+      a = high - ratio * (high - low);
+      at_a = f(a);
+    } else {
+      low = a, a = b, at_a = at_b;
+      b = low + ratio * (high - low);
+      at_b = f(b);
+    }
+  }
+  return (low + high) / 2;
 }
 
 }  // namespace heed

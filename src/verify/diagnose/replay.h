@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,12 +29,13 @@ struct Observed {
 // What one replay yields, tensor by tensor in the order of those observed.
 using Outputs = std::vector<std::vector<double>>;
 
-// How far a replay lies from what was saved: of the tensor that is worst.
+// How far a replay lies from what was saved.
 struct Agreement {
-  double residual = 0;
-  // The same with ours rounded into their type. Where they computed more finely than they stored,
-  // the true formula has their very bits, and everything else, however near, has not.
-  double rounded = 0;
+  double residual = 0;  // of the tensor that is worst
+  // Elements that differ once ours are rounded into their type. Where they computed more finely
+  // than they stored, the true formula has their very bits, and every other one, however near, has
+  // not.
+  int64_t wrong_bits = 0;
 };
 Agreement Agree(const std::vector<Observed>& theirs, const Outputs& ours);
 
@@ -44,40 +44,46 @@ bool SameNumbers(const Outputs& a, const Outputs& b);
 
 struct Tried {
   Explanation explanation;
-  double rounded = 0;     // see Agreement
-  size_t convention = 0;  // an index
+  int64_t wrong_bits = 0;  // see Agreement
+  size_t convention = 0;   // an index
 };
 
 // Conclude, after those that miss theirs by bits are set aside where another one has every bit.
 Diagnosis ConcludeReplays(const std::vector<Tried>& tried, const NoiseFloor& floor);
 
-// Fills first_difference and equal_rows from the correct numbers.
-void Locate(const std::vector<Observed>& theirs, const Outputs& right, Diagnosis* diagnosis);
+// Fills first_difference and, from the tensor with index `rows`, equal_rows.
+void Locate(const std::vector<Observed>& theirs, const Outputs& right, size_t rows,
+            Diagnosis* diagnosis);
 
-// A text for `value` of three significant digits where these reproduce theirs as well.
-std::string FittedText(std::string_view name, double value);
+// Where `f` is least between low and high, by golden sections.
+double Refine(double low, double high, const std::function<double(double)>& f);
+
+// A fault's parameter.
+template <class Choices>
+struct Fit {
+  std::vector<double> grid;  // rising; the best is refined between its neighbours
+  bool whole = false;        // the grid is all there is
+  std::function<void(double, Choices*)> change;
+  std::function<bool(double)> belongs;  // false where the number is right, or another fault's
+  std::function<std::string(double)> detail;
+};
 
 // One known fault as a change of the choices that a replay makes.
 template <class Choices>
 struct Deviation {
-  std::string_view id;
+  std::string id;
   // Deviations of one stage exclude each other.
-  std::string_view stage;
+  std::string stage;
   std::function<void(Choices*)> apply;
   // What would show the fault where nothing at hand does; may be empty.
-  std::string_view needs;
-  // Said of the variant: "silu(up) * gate"; may be empty.
-  std::string_view detail;
-  // With a parameter: `fit` in place of `apply`, from rising positive `starts`; the best one is
-  // refined between its neighbours.
-  std::function<void(Choices*, double)> fit;
-  std::vector<double> starts;
-  std::string_view parameter;
-  double right = 0;  // its stated value, which is no fault; 0 for none
+  std::string needs;
+  // Said of the variant: "silu(up) gate"; may be empty.
+  std::string detail;
+  Fit<Choices> fit;  // in place of `apply` where it has a grid
 };
 
 template <class Choices>
-struct Convention {
+struct Reading {
   std::map<std::string, std::string> names;
   Choices choices;
 };
@@ -88,6 +94,7 @@ struct Replayer {
   NoiseFloor floor;
   std::function<Outputs(const Choices&)> replay;
   std::vector<Deviation<Choices>> deviations;
+  size_t rows = 0;  // index of the tensor that equal_rows speaks of
   size_t most_faults = 3;
   // Pairs are tried with at most this many singles, those nearest to theirs.
   size_t most_partners = 64;
@@ -96,8 +103,7 @@ struct Replayer {
 template <class Choices>
 class FaultSearch {
  public:
-  FaultSearch(const Replayer<Choices>& replayer,
-              const std::vector<Convention<Choices>>& conventions)
+  FaultSearch(const Replayer<Choices>& replayer, const std::vector<Reading<Choices>>& conventions)
       : r_(replayer), conventions_(conventions) {}
 
   Diagnosis Run() {
@@ -115,7 +121,8 @@ class FaultSearch {
     for (size_t faults = 1; faults <= r_.most_faults; ++faults) {
       level = Extend(level);
       if (Conclude().verdict == DiagnosisVerdict::kCorrect) break;
-      if (Nearest().explanation.residual <= 4 * r_.floor.storage) break;
+      const double enough = std::min(4 * r_.floor.storage, r_.floor.arithmetic);
+      if (Nearest().explanation.residual <= enough) break;
       if (level.size() > r_.most_partners) level.resize(r_.most_partners);
     }
     return Finish();
@@ -133,7 +140,7 @@ class FaultSearch {
   void Add(std::vector<std::string> faults, std::string detail, const Agreement& agreement,
            size_t convention) {
     tried_.push_back({{std::move(faults), agreement.residual, std::move(detail)},
-                      agreement.rounded,
+                      agreement.wrong_bits,
                       convention});
   }
 
@@ -182,13 +189,12 @@ class FaultSearch {
            std::vector<Hypothesis>* next) {
     const Deviation<Choices>& deviation = r_.deviations[d];
     Hypothesis hypothesis{std::move(faults), base.choices, base.convention, 0, base.detail};
-    std::string detail(deviation.detail);
-    if (deviation.fit) {
-      const double value = Fit(base.choices, deviation);
-      constexpr double kSameValue = 5e-3;
-      if (std::abs(value - deviation.right) < kSameValue * deviation.right) return true;
-      deviation.fit(&hypothesis.choices, value);
-      detail = FittedText(deviation.parameter, value);
+    std::string detail = deviation.detail;
+    if (!deviation.fit.grid.empty()) {
+      const double value = Fitted(base.choices, deviation.fit);
+      if (!deviation.fit.belongs(value)) return true;
+      deviation.fit.change(value, &hypothesis.choices);
+      detail = deviation.fit.detail(value);
     } else {
       deviation.apply(&hypothesis.choices);
     }
@@ -207,58 +213,43 @@ class FaultSearch {
   std::vector<std::string> NamesOf(const std::vector<size_t>& faults) const {
     std::vector<std::string> names;
     for (const size_t fault : faults) {
-      const std::string id(r_.deviations[fault].id);
+      const std::string& id = r_.deviations[fault].id;
       if (std::find(names.begin(), names.end(), id) == names.end()) names.push_back(id);
     }
     return names;
   }
 
-  double ResidualAt(const Choices& base, const Deviation<Choices>& deviation, double value) const {
+  double ResidualAt(const Choices& base, const Fit<Choices>& fit, double value) const {
     Choices choices = base;
-    deviation.fit(&choices, value);
+    fit.change(value, &choices);
     return Agree(r_.theirs, r_.replay(choices)).residual;
   }
 
-  // The parameter nearest to theirs: the best start, refined by golden sections of its logarithm
-  // where that can help, and rounded where that does no harm.
-  double Fit(const Choices& base, const Deviation<Choices>& deviation) const {
-    const std::vector<double>& starts = deviation.starts;
+  // The parameter nearest to theirs: the best of the grid, refined by golden sections (of its
+  // logarithm where it is positive), and rounded where that does no harm.
+  double Fitted(const Choices& base, const Fit<Choices>& fit) const {
+    const std::vector<double>& grid = fit.grid;
     std::vector<double> residuals;
-    for (const double start : starts) residuals.push_back(ResidualAt(base, deviation, start));
+    for (const double value : grid) residuals.push_back(ResidualAt(base, fit, value));
     const size_t best = std::min_element(residuals.begin(), residuals.end()) - residuals.begin();
-    if (residuals[best] <= r_.floor.storage) return starts[best];
-    constexpr int kSections = 40;
-    const double ratio = (std::sqrt(5.0) - 1) / 2;
-    double low = std::log(starts[best > 0 ? best - 1 : 0]);
-    double high = std::log(starts[std::min(best + 1, starts.size() - 1)]);
-    double a = high - ratio * (high - low), b = low + ratio * (high - low);
-    double at_a = ResidualAt(base, deviation, std::exp(a));
-    double at_b = ResidualAt(base, deviation, std::exp(b));
-    for (int i = 0; i < kSections; ++i) {
-      if (at_a < at_b) {
-        high = b, b = a, at_b = at_a;
-        a = high - ratio * (high - low);
-        at_a = ResidualAt(base, deviation, std::exp(a));
-      } else {
-        low = a, a = b, at_a = at_b;
-        b = low + ratio * (high - low);
-        at_b = ResidualAt(base, deviation, std::exp(b));
-      }
-    }
-    const double refined = std::exp((low + high) / 2);
-    const double scale = std::pow(10.0, 1 - std::floor(std::log10(refined)));
+    if (fit.whole || residuals[best] <= r_.floor.storage) return grid[best];
+    const bool positive = grid.front() > 0;
+    const auto bend = [positive](double x) { return positive ? std::log(x) : x; };
+    const auto unbend = [positive](double x) { return positive ? std::exp(x) : x; };
+    const double refined = unbend(
+        Refine(bend(grid[best > 0 ? best - 1 : 0]), bend(grid[std::min(best + 1, grid.size() - 1)]),
+               [&](double x) { return ResidualAt(base, fit, unbend(x)); }));
+    const double bound = std::max(1.1 * ResidualAt(base, fit, refined), r_.floor.storage);
+    const double scale = std::pow(10.0, 1 - std::floor(std::log10(std::abs(refined))));
     const double round = std::round(refined * scale) / scale;
-    const double at_refined = ResidualAt(base, deviation, refined);
-    return ResidualAt(base, deviation, round) <= std::max(1.1 * at_refined, r_.floor.storage)
-               ? round
-               : refined;
+    return ResidualAt(base, fit, round) <= bound ? round : refined;
   }
 
   Diagnosis Finish() {
     Diagnosis diagnosis = Conclude();
     const size_t convention = ConventionOf(diagnosis);
     diagnosis.conventions = conventions_[convention].names;
-    Locate(r_.theirs, right_[convention], &diagnosis);
+    Locate(r_.theirs, right_[convention], r_.rows, &diagnosis);
     if (diagnosis.verdict == DiagnosisVerdict::kAmbiguous) {
       for (const Explanation& explanation : diagnosis.explanations) {
         for (const std::string& id : explanation.faults) AskForWhatShows(id, &diagnosis);
@@ -285,19 +276,19 @@ class FaultSearch {
 
   void AskForWhatShows(const std::string& id, Diagnosis* diagnosis) const {
     for (const Deviation<Choices>& deviation : r_.deviations) {
-      const std::string needs(deviation.needs);
-      if (deviation.id != id || needs.empty()) continue;
+      if (deviation.id != id || deviation.needs.empty()) continue;
       std::vector<std::string>& asked = diagnosis->ask_for;
-      if (std::find(asked.begin(), asked.end(), needs) == asked.end()) asked.push_back(needs);
+      if (std::find(asked.begin(), asked.end(), deviation.needs) != asked.end()) continue;
+      asked.push_back(deviation.needs);
     }
   }
 
   // Faults all of whose variants change nothing here.
   void SayWhatIsHidden(Diagnosis* diagnosis) const {
-    std::map<std::string_view, std::vector<std::string>> hidden;
+    std::map<std::string, std::vector<std::string>> hidden;
     for (size_t d = 0; d < r_.deviations.size(); ++d) {
       const Deviation<Choices>& deviation = r_.deviations[d];
-      const std::string id(deviation.id);
+      const std::string& id = deviation.id;
       const bool shows = std::any_of(tried_.begin(), tried_.end(), [&](const Tried& tried) {
         const std::vector<std::string>& faults = tried.explanation.faults;
         return faults.size() == 1 && faults.front() == id;
@@ -309,17 +300,16 @@ class FaultSearch {
     for (const auto& [needs, ids] : hidden) {
       if (ids.empty()) continue;
       if (diagnosis->verdict == DiagnosisVerdict::kCorrect) {
-        diagnosis->ask_for.emplace_back(needs);
+        diagnosis->ask_for.push_back(needs);
       }
       std::string names;
       for (const std::string& id : ids) names += (names.empty() ? "" : ", ") + id;
-      diagnosis->seen.push_back("not visible in these tensors: " + names + "; it takes " +
-                                std::string(needs));
+      diagnosis->seen.push_back("not visible in these tensors: " + names + "; it takes " + needs);
     }
   }
 
   const Replayer<Choices>& r_;
-  const std::vector<Convention<Choices>>& conventions_;
+  const std::vector<Reading<Choices>>& conventions_;
   std::vector<Outputs> right_;  // by convention
   std::vector<Tried> tried_;
   std::vector<size_t> idle_;  // deviations that change nothing

@@ -24,7 +24,7 @@ constexpr FaultKind kFaults[] = {
     {"top_p_one_is_greedy", "nothing exceeds a top_p of 1, so the first token alone is kept",
      "leave the distribution alone when top_p is 1", "if top_p < 1: p = filter_top_p(p, top_p)",
      "if (top_p < 1) KeepTopP(top_p, &p);", "top_p 1 against 0.99999994"},
-    {"top_p_ascending", "tokens are sorted from the least likely", "sort by falling probability",
+    {"top_p_ascending", "tokens are sorted from the least likely, so that likely ones or none are removed", "sort by falling probability",
      "sorted_p, order = p.sort(descending=True)",
      "std::sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });",
      "a sharp distribution: the likeliest token is gone"},
@@ -84,9 +84,7 @@ enum class TopP {
   kDropReaching,
   kAscending,
   kAscendingDropped,
-  kOneGreedy,
-  kIgnored
-};
+  kOneGreedy };
 enum class Sorted { kUndone, kLeftSorted, kGathered, kMaskSorted };
 enum class Penalty { kPlain, kDividesAll, kPerOccurrence, kIgnored };
 enum class Order { kTemperatureFirst, kTemperatureLast };
@@ -239,7 +237,7 @@ class Row {
       std::ranges::fill(*p, 0.0);
       (*p)[first] = 1;
     }
-    if (case_.top_p >= 1 || choices_.top_p == TopP::kIgnored) return;
+    if (case_.top_p >= 1) return;
     std::vector<size_t> order = order_;
     if (choices_.top_p == TopP::kAscending || choices_.top_p == TopP::kAscendingDropped) {
       std::ranges::reverse(order);
@@ -335,7 +333,6 @@ std::vector<Deviation<Choices>> Deviations() {
       {"repetition_penalty_per_occurrence", "penalty", penalty(Penalty::kPerOccurrence), kSeen},
       {"repetition_penalty_ignored", "penalty", penalty(Penalty::kIgnored), kSeen},
       {"filter_ignored", "top_k", [](Choices* c) { c->top_k = false; }, kFewer, "top_k"},
-      {"filter_ignored", "top_p", top_p(TopP::kIgnored), kNucleus, "top_p"},
       {"filter_ignored", "min_p", [](Choices* c) { c->min_p = false; }, "probabilities with min_p",
        "min_p"},
       {"probabilities_not_renormalised", "renormalised",
@@ -421,7 +418,7 @@ Result<Diagnosis> DiagnoseSampler(const TensorFile& file, const std::string& whe
                                   const SettingTexts& given) {
   Dump dump(file, where, given);
   HEED_ASSIGN(const SamplerCase c, ReadCase(&dump));
-  std::vector<Convention<Choices>> conventions(1);
+  std::vector<Reading<Choices>> conventions(1);
   if (c.temperature != 1 && c.temperature != 0 && (c.top_p < 1 || c.min_p > 0)) {
     conventions[0].names["order"] = "temperature before the filters";
     conventions.push_back(conventions[0]);

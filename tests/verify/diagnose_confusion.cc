@@ -1,0 +1,155 @@
+// What the diagnosis answers to each planted fault, over random sizes: the confusion matrix of
+// docs/diagnose.md.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "support/planted_attention.h"
+#include "verify/diagnose/attention_diagnosis.h"
+
+namespace heed {
+namespace {
+
+double AsFloat(double x) { return static_cast<float>(x); }
+double AsBf16(double x) { return Bf16ToFloat(DoubleToBf16(x)); }
+
+// What a fault needs to show.
+struct Planted {
+  const char* fault;
+  bool equal_heads = false, partial = false, window = false, cache = false;
+};
+
+const Planted kPlanted[] = {{"mask_missing"},
+                            {"mask_after_softmax"},
+                            {"mask_polarity"},
+                            {"mask_transposed"},
+                            {"mask_diagonal_excluded"},
+                            {"mask_shifted_by_one"},
+                            {"mask_01_added"},
+                            {"mask_convention_mixed"},
+                            {"mask_fill_too_weak"},
+                            {"scale_missing"},
+                            {"scale_d_model"},
+                            {"scale_num_heads"},
+                            {"scale_linear"},
+                            {"scale_zero"},
+                            {"scale_value"},
+                            {"softmax_axis_query"},
+                            {"softmax_plus_one_shift"},
+                            {"attention_transposed"},
+                            {"dropout_live_in_eval"},
+                            {"heads_not_split"},
+                            {"heads_merged_untransposed"},
+                            {"gqa_tiled"},
+                            {"gqa_divisor"},
+                            {"kv_swapped"},
+                            {"bias_missing"},
+                            {"rope_pairing"},
+                            {"rope_missing"},
+                            {"rope_sign"},
+                            {"rope_k_sign_only"},
+                            {"rope_on_v"},
+                            {"rope_theta"},
+                            {"rope_wrong_axis"},
+                            {"qk_swapped", true},
+                            {"qk_from_one_tensor", true},
+                            {"rope_partial_ignored", false, true},
+                            {"rope_freq_width", false, true},
+                            {"window_off_by_one", false, false, true},
+                            {"window_sign", false, false, true},
+                            {"position_restart", false, false, false, true},
+                            {"causal_align_top_left", false, false, false, true},
+                            {"cache_not_read", false, false, false, true},
+                            {"rope_window_constant", false, false, false, true},
+                            {"position_upper_layers", false, false, false, true},
+                            {"beam_cache_not_reordered", false, false, false, true}};
+
+// Sizes pairwise different.
+PlantedCase Sizes(const Planted& planted, uint64_t seed) {
+  uint64_t draw = 0;
+  const auto pick = [&](std::vector<int64_t> from) {
+    return from[RandomBelow({seed, 9, 0}, draw++, from.size())];
+  };
+  PlantedCase sizes{.seed = seed};
+  do {
+    sizes.B = pick({2, 3, 4});
+    sizes.T = pick({5, 7, 9, 11});
+    sizes.Hkv = pick({2, 3, 5});
+    sizes.H = planted.equal_heads ? sizes.Hkv : sizes.Hkv * pick({2, 3, 4});
+    sizes.D = pick({6, 8, 10, 14});
+    sizes.C = pick({18, 22, 26, 34});
+  } while (std::set<int64_t>{sizes.B, sizes.T, sizes.H, sizes.D, sizes.C}.size() < 5 ||
+           sizes.B == sizes.Hkv || sizes.H == sizes.Hkv * sizes.Hkv);
+  sizes.interleaved = pick({0, 1}) == 1;
+  // The planted widths pair halves.
+  if (planted.partial) sizes.interleaved = false;
+  sizes.rotary_dim = planted.partial ? 4 : sizes.D;
+  if (planted.window) sizes.window = 3;
+  if (planted.cache) sizes.P = 4;
+  return sizes;
+}
+
+std::string Answer(const PlantedCase& sizes, const std::set<std::string>& faults, bool bf16) {
+  const TensorSet set = PlantedAttention(sizes, faults, bf16 ? AsBf16 : AsFloat).Dump();
+  const auto diagnosis = DiagnoseAttention(set.File(), "planted", {});
+  if (!diagnosis) return "refused";
+  std::vector<std::string> names;
+  for (const Explanation& explanation : diagnosis->explanations) {
+    names.push_back(explanation.faults.empty()
+                        ? "correct"
+                        : fmt::format("{}", fmt::join(explanation.faults, " + ")));
+  }
+  return names.empty() ? "unexplained" : fmt::format("{}", fmt::join(names, " | "));
+}
+
+void PrintSingles(uint64_t seeds) {
+  fmt::print("{:<28} {:>5} {:>5}  {}\n", "planted", "f32", "bf16", "other answers");
+  int64_t right[2] = {}, all = 0;
+  for (const Planted& planted : kPlanted) {
+    std::map<std::string, int> others;
+    int64_t named[2] = {};
+    for (uint64_t seed = 1; seed <= seeds; ++seed) {
+      for (const bool bf16 : {false, true}) {
+        const std::string answer = Answer(Sizes(planted, seed), {planted.fault}, bf16);
+        answer == planted.fault ? ++named[bf16] : ++others[answer];
+      }
+    }
+    all += static_cast<int64_t>(seeds);
+    for (const int type : {0, 1}) right[type] += named[type];
+    std::string text;
+    for (const auto& [answer, count] : others) text += fmt::format("{} x {}  ", count, answer);
+    fmt::print("{:<28} {:>5} {:>5}  {}\n", planted.fault, named[0], named[1], text);
+  }
+  fmt::print("named alone: {} of {} in f32, {} in bf16\n", right[0], all, right[1]);
+}
+
+void PrintPairs(uint64_t count) {
+  uint64_t named = 0, tried = 0;
+  for (uint64_t seed = 1; tried < count; ++seed) {
+    const size_t most = 32;  // those that need nothing special
+    const Planted& a = kPlanted[RandomBelow({seed, 10, 0}, 0, most)];
+    const Planted& b = kPlanted[RandomBelow({seed, 10, 0}, 1, most)];
+    // Two choices of one stage cannot both be made.
+    if (std::string(a.fault).substr(0, 4) == std::string(b.fault).substr(0, 4)) continue;
+    ++tried;
+    const std::set<std::string> faults = {a.fault, b.fault};
+    const std::string answer = Answer(Sizes(a, seed), faults, false);
+    const bool right =
+        answer.find(fmt::format("{}", fmt::join(faults, " + "))) != std::string::npos;
+    named += right;
+    if (!right) fmt::print("{} + {}: {}\n", a.fault, b.fault, answer);
+  }
+  fmt::print("pairs: {} of {} named in f32\n", named, tried);
+}
+
+}  // namespace
+}  // namespace heed
+
+int main(int argc, char** argv) {
+  const uint64_t seeds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 3;
+  heed::PrintSingles(seeds);
+  heed::PrintPairs(20 * seeds);
+}
