@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "base/fields_text.h"
 #include "base/quote.h"
+#include "cli/attention_map_command.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "cli/steps_text.h"
@@ -41,6 +43,7 @@ struct SmallExample {
   }
 };
 
+constexpr std::string_view kMapFields[] = {"text", "text_file", "layer", "head", "ablate"};
 constexpr std::string_view kSmallFields[] = {"q", "k", "v", "softmax_axis", "causal"};
 
 std::string SmallDocument(const SmallAttentionCase& example, const SmallAttention& a) {
@@ -85,6 +88,18 @@ Result<Verdict> RunSmallExample(Session& session, const std::vector<std::string>
   HEED_TRY(session.terminal.Document(SmallDocument(example, attention)));
   HEED_TRY(session.terminal.Say(StepsText(steps)));
   return Verdict::kDone;
+}
+
+Result<Verdict> RunMaps(Session& session, const AttentionMapSettings& settings,
+                        const std::string& folder, const std::string& out) {
+  std::vector<std::string_view> allowed(std::begin(kMapFields), std::end(kMapFields));
+  allowed.insert(allowed.end(), {"out", "json", "quiet", "threads", "seed", "overwrite"});
+  const std::string other = session.options.FirstGivenBut(allowed);
+  if (!other.empty()) {
+    return BadRequest(other, "given beside a model's folder", "settings of its maps",
+                      "the other settings are for numbers from a file");
+  }
+  return ShowAttentionMaps(session, settings, folder, out);
 }
 
 std::string Document(const std::string& out, const AttentionCase& attention,
@@ -164,22 +179,39 @@ Command AttentionCommand() {
       "(scaled, -inf where hidden) pattern (0 there) z merged y and, when there is dy, the "
       "gradients of sum(y * dy) as grad.NAME. Settings that are not given are the file's own: its "
       "metadata, or numbers and strings of shape [] under the same names. With --q, --k and --v a "
-      "small example of one head is worked aloud: products, scores, mask, softmax, output.";
+      "small example of one head is worked aloud: products, scores, mask, softmax, output. Of a "
+      "model's folder it shows where the heads look on a --text; --layer and --head draw one map "
+      "here, --out FILE.svg, .png or .safetensors keeps all of them, and --ablate tells what the "
+      "loss becomes without each head.";
   command.example =
       "heed attention layer.safetensors --out trace.safetensors\n"
       "heed attention layer.npz --n-head 4 --n-kv-head 2 --position rope --out trace.safetensors\n"
-      "heed attention --q \"1;2\" --k \"1;3\" --v \"10;20\"";
+      "heed attention --q \"1;2\" --k \"1;3\" --v \"10;20\"\n"
+      "heed attention runs/first --text \"Once upon a time\" --layer 0 --head 1\n"
+      "heed attention runs/first --text-file held-out.txt --ablate --out heads.svg";
   command.takes_overwrite = true;
   command.declare = [](Options& options) -> CommandBody {
     auto files = std::make_shared<std::vector<std::string>>();
     auto settings = std::make_shared<AttentionSettings>();
     auto output = std::make_shared<AttentionOutput>();
     auto small = std::make_shared<SmallExample>();
-    options.BindArguments("FILE", "a .safetensors or .npz file of tensors", files.get());
+    options.BindArguments(
+        "FILE|MODEL", "a .safetensors or .npz file of tensors, or a model's folder", files.get());
     options.Bind("Output", *output);
     options.Bind("Attention", *settings);
     options.Bind("Small example", *small);
-    return [files, settings, output, small](Session& session) {
+    auto maps = std::make_shared<AttentionMapSettings>();
+    options.Bind("Maps of a model", *maps);
+    return [files, settings, output, small, maps](Session& session) {
+      std::error_code error;
+      if (files->size() == 1 && std::filesystem::is_directory((*files)[0], error)) {
+        return RunMaps(session, *maps, (*files)[0], output->out);
+      }
+      for (const std::string_view field : kMapFields) {
+        if (!session.options.Given(field)) continue;
+        return Result<Verdict>(BadRequest(
+            "--" + std::string(field), "given without a model's folder", "heed attention MODEL"));
+      }
       for (const std::string_view field : kSmallFields) {
         if (session.options.Given(field)) return RunSmallExample(session, *files, *small);
       }

@@ -110,7 +110,9 @@ Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels
     return CheckModel(std::move(loaded.model), seed);
   }
   TrainSettings unused;
+  const ModelKind kind = request.model.model;
   HEED_TRY(ApplyPreset(inputs.preset, &request.model, &unused));
+  ApplyKind(kind, &request.model);
   HEED_TRY(session.options.Apply());
   HEED_TRY(plantable(request.model));
   return CheckFreshModel(request.model, kernels, seed);

@@ -68,6 +68,7 @@ int RunProgram(std::span<const Command> commands, std::string_view program,
 Command AttentionCommand();
 Command BenchCommand();
 Command CheckCommand();
+Command CompareCommand();
 Command ConvertCommand();
 Command DiagnoseCommand();
 Command EvalCommand();
@@ -77,6 +78,7 @@ Command LedgerCommand();
 Command LessonCommand();
 Command LogitsCommand();
 Command PlotCommand();
+Command ReportCommand();
 Command TokenizeCommand();
 Command TrainCommand();
 

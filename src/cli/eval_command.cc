@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "base/mapped_file.h"
+#include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "eval/perplexity.h"
-#include "model/load.h"
 #include "report/format.h"
 
 namespace heed {
@@ -46,10 +46,10 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
                       "a model's folder and at least one text file");
   }
   HEED_ASSIGN(
-      const LoadedModel loaded,
-      LoadModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels()));
-  if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
-  loaded.model->set_arithmetic(settings.dtype);
+      const LanguageModel model,
+      OpenModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels()));
+  if (!model.tokenizer) return tl::make_unexpected(model.tokenizer.error());
+  if (model.gpt) model.gpt->set_arithmetic(settings.dtype);
   std::vector<MappedFile> files;
   std::vector<PlacedText> texts;
   for (size_t i = 1; i < arguments.size(); ++i) {
@@ -57,8 +57,7 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
     files.push_back(std::move(file));
     CutTexts(files.back().text(), arguments[i], settings.separator, &texts);
   }
-  HEED_ASSIGN(const TextLoss loss,
-              EvaluateTexts(*loaded.model, **loaded.tokenizer, texts, !settings.no_bos));
+  HEED_ASSIGN(const TextLoss loss, EvaluateTexts(model, texts, !settings.no_bos));
   const nlohmann::ordered_json json = {{"loss", loss.loss},
                                        {"perplexity", loss.perplexity},
                                        {"bits_per_byte", loss.bits_per_byte},

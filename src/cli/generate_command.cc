@@ -5,10 +5,10 @@
 #include <memory>
 #include <utility>
 
+#include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "infer/generate.h"
-#include "model/load.h"
 #include "report/format.h"
 #include "text/utf8.h"
 
@@ -148,14 +148,11 @@ class GenerateRun {
     if (models_.size() != 1) {
       return BadRequest("MODEL", fmt::format("{} folders", models_.size()), "one model's folder");
     }
-    HEED_ASSIGN(
-        LoadedModel loaded,
-        LoadModel(models_[0], session_.globals.reference ? ReferenceKernels() : SimdKernels()));
+    HEED_ASSIGN(model_, OpenModel(models_[0],
+                                  session_.globals.reference ? ReferenceKernels() : SimdKernels()));
     HEED_TRY(Check(settings_));
-    if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
-    model_ = std::move(loaded.model);
-    if (settings_.dtype == Arithmetic::kBf16) HEED_TRY(model_->RoundWeights());
-    tokenizer_ = std::move(*loaded.tokenizer);
+    if (!model_.tokenizer) return tl::make_unexpected(model_.tokenizer.error());
+    if (model_.gpt && settings_.dtype == Arithmetic::kBf16) HEED_TRY(model_.gpt->RoundWeights());
     HEED_TRY(MakeRequests());
     GenerateOptions options;
     options.max_tokens = settings_.max_tokens;
@@ -165,7 +162,7 @@ class GenerateRun {
     // decode together. A sample's text is the same either way.
     const bool stream = !session_.terminal.json() && session_.terminal.out_is_terminal();
     HEED_ASSIGN(const std::vector<Sample> samples,
-                stream ? Streamed(options) : Generate(*model_, *tokenizer_, requests_, options));
+                stream ? Streamed(options) : Generate(model_, requests_, options));
     if (!stream) HEED_TRY(Print(samples));
     HEED_TRY(session_.terminal.Document(Json(samples)));
     NoteWindow(samples);
@@ -174,10 +171,10 @@ class GenerateRun {
 
  private:
   Status MakeRequests() {
+    const Tokenizer& tokenizer = **model_.tokenizer;
     for (size_t p = 0; p < settings_.prompt.size(); ++p) {
-      HEED_ASSIGN(std::vector<int32_t> tokens,
-                  tokenizer_->Encode(settings_.prompt[p], {"--prompt"}));
-      if (!settings_.no_bos) tokens = tokenizer_->WithBos(std::move(tokens));
+      HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(settings_.prompt[p], {"--prompt"}));
+      if (!settings_.no_bos) tokens = tokenizer.WithBos(std::move(tokens));
       if (tokens.empty()) {
         return BadRequest("--prompt", "an empty text", "at least one token",
                           "this vocabulary has no start token");
@@ -205,8 +202,7 @@ class GenerateRun {
       options.on_text = [&](size_t, std::string_view bytes) {
         return stream.Show(bytes).has_value() && !session_.terminal.closed();
       };
-      HEED_ASSIGN(std::vector<Sample> one,
-                  Generate(*model_, *tokenizer_, {&requests_[i], 1}, options));
+      HEED_ASSIGN(std::vector<Sample> one, Generate(model_, {&requests_[i], 1}, options));
       HEED_TRY(stream.End());
       samples.push_back(std::move(one[0]));
     }
@@ -236,6 +232,7 @@ class GenerateRun {
                       {"seed", cells_[i].seed},
                       {"text", text},
                       {"tokens", sample.tokens},
+                      {"entropy", sample.entropy},
                       {"prefill_tokens_per_second", sample.prefill_tokens_per_second},
                       {"decode_tokens_per_second", sample.decode_tokens_per_second}});
     }
@@ -248,7 +245,7 @@ class GenerateRun {
       session_.terminal.Note(fmt::format(
           "note: text grew past the context of {} tokens, so the window slid: the model saw the "
           "last of them alone",
-          model_->config().block_size));
+          model_.gpt->config().block_size));
       return;
     }
   }
@@ -256,8 +253,7 @@ class GenerateRun {
   Session& session_;
   const GenerateSettings& settings_;
   const std::vector<std::string>& models_;
-  std::unique_ptr<Gpt> model_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  LanguageModel model_;
   std::vector<Cell> cells_;
   std::vector<SampleRequest> requests_;
 };

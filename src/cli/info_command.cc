@@ -5,9 +5,9 @@
 
 #include "base/fields_text.h"
 #include "base/parallel.h"
+#include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
-#include "model/load.h"
 #include "report/format.h"
 
 namespace heed {
@@ -74,9 +74,14 @@ Result<Verdict> Run(Session& session, const std::vector<std::string>& arguments)
   nlohmann::ordered_json json = MachineJson();
   std::string text = MachineText();
   if (!arguments.empty()) {
-    HEED_ASSIGN(const LoadedModel loaded, LoadModel(arguments[0], SimdKernels()));
-    json.update(ModelJson(*loaded.model));
-    text += ModelText(*loaded.model);
+    HEED_ASSIGN(const LanguageModel loaded, OpenModel(arguments[0], SimdKernels()));
+    if (loaded.gpt) {
+      json.update(ModelJson(*loaded.gpt));
+      text += ModelText(*loaded.gpt);
+    } else {
+      json["description"] = loaded.predictor->Description();
+      text += loaded.predictor->Description();
+    }
     if (loaded.tokenizer) {
       const Tokenizer& tokenizer = **loaded.tokenizer;
       json["tokenizer"] = {{"kind", tokenizer.kind()}, {"vocab_size", tokenizer.vocab_size()}};

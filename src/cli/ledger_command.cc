@@ -55,11 +55,14 @@ Result<LedgerRequest> MakeRequest(Session& session, LedgerSpec& spec) {
     const std::string path = (std::filesystem::path(spec.arguments[0]) / "config.json").string();
     HEED_ASSIGN(const std::string text, ReadFile(path, kMostConfigBytes));
     HEED_ASSIGN(spec.model, ParseModelConfig(text, path));
-  } else if (!options.preset.empty()) {
+  } else {
+    const ModelKind kind = spec.model.model;
     TrainSettings unused;
-    HEED_TRY(ApplyPreset(options.preset, &spec.model, &unused));
+    if (!options.preset.empty()) HEED_TRY(ApplyPreset(options.preset, &spec.model, &unused));
+    ApplyKind(kind, &spec.model);
     HEED_TRY(given.Apply());
-  } else if (!given.Given("block_size")) {
+  }
+  if (spec.arguments.empty() && options.preset.empty() && !given.Given("block_size")) {
     spec.model.block_size = given.Given("seq") ? options.seq : kDefaultLength;
   }
   const int64_t T = given.Given("seq") ? options.seq : spec.model.block_size;

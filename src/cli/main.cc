@@ -14,11 +14,12 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write instead
   std::setlocale(LC_CTYPE, "");
   const heed::Command commands[] = {
-      heed::TrainCommand(),     heed::GenerateCommand(), heed::EvalCommand(),
-      heed::PlotCommand(),      heed::InfoCommand(),     heed::LedgerCommand(),
-      heed::CheckCommand(),     heed::DiagnoseCommand(), heed::LessonCommand(),
-      heed::AttentionCommand(), heed::LogitsCommand(),   heed::TokenizeCommand(),
-      heed::ConvertCommand(),   heed::BenchCommand(),
+      heed::TrainCommand(),    heed::GenerateCommand(), heed::EvalCommand(),
+      heed::PlotCommand(),     heed::CompareCommand(),  heed::ReportCommand(),
+      heed::InfoCommand(),     heed::LedgerCommand(),   heed::CheckCommand(),
+      heed::DiagnoseCommand(), heed::LessonCommand(),   heed::AttentionCommand(),
+      heed::LogitsCommand(),   heed::TokenizeCommand(), heed::ConvertCommand(),
+      heed::BenchCommand(),
   };
   return heed::RunProgram(commands, argc > 0 ? argv[0] : "heed", {argv + (argc > 0), argv + argc});
 }

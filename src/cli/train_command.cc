@@ -9,6 +9,7 @@
 
 #include "base/parallel.h"
 #include "base/quote.h"
+#include "baseline/counting.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "data/adder.h"
@@ -28,8 +29,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigFile = "config.toml";
 // What a run leaves in its folder, besides the model.
-constexpr const char* kRunFiles[] = {"metrics.jsonl",  "samples.json",   "loss.svg", "loss.png",
-                                     "perplexity.svg", "perplexity.png", kConfigFile};
+constexpr const char* kRunFiles[] = {"metrics.jsonl",  "samples.json",   "loss.svg",    "loss.png",
+                                     "perplexity.svg", "perplexity.png", "report.html", "report.md",
+                                     "report.csv",     kConfigFile};
 constexpr const char* kRunFolders[] = {"checkpoint", "best", "nonfinite"};
 // Characters of a sample at an evaluation.
 constexpr int64_t kSampleTokens = 120;
@@ -53,11 +55,34 @@ struct TrainInputs {
   }
 };
 
-const std::vector<std::string_view> kModelFields = {
-    "n_layer",       "n_head",   "n_kv_head",  "n_embd",       "head_dim",   "n_inner",
-    "block_size",    "position", "rope_theta", "rope_pairing", "rotary_dim", "rope_first_position",
-    "norm",          "norm_eps", "mlp",        "bias",         "tied",       "dropout",
-    "sliding_window"};
+const std::vector<std::string_view> kModelFields = {"model",
+                                                    "n_layer",
+                                                    "n_head",
+                                                    "n_kv_head",
+                                                    "n_embd",
+                                                    "head_dim",
+                                                    "n_inner",
+                                                    "block_size",
+                                                    "position",
+                                                    "rope_theta",
+                                                    "rope_pairing",
+                                                    "rotary_dim",
+                                                    "rope_first_position",
+                                                    "norm",
+                                                    "norm_eps",
+                                                    "mlp",
+                                                    "bias",
+                                                    "tied",
+                                                    "dropout",
+                                                    "sliding_window"};
+
+// What of a model's settings may differ from those of --init.
+constexpr std::string_view kInitFields[] = {"block_size", "dropout"};
+// All that counting an n-gram model asks for.
+const std::vector<std::string_view> kCountedModelFields = {"model", "block_size"};
+const std::vector<std::string_view> kCountingFields = {
+    "model",      "vocab_size", "tokenizer", "val_fraction", "block_size",
+    "batch_size", "eval_iters", "order",     "smoothing",    "add_k"};
 
 // All that a run is made from.
 struct TrainSpec {
@@ -65,6 +90,7 @@ struct TrainSpec {
   std::vector<std::string> arguments;
   ModelConfig model;
   TrainSettings train;
+  NgramSettings ngram;
   uint64_t seed = 0;
 
   void Bind(Options& options) {
@@ -73,6 +99,7 @@ struct TrainSpec {
     options.Bind("Run", inputs);
     options.Bind("Model", model, kModelFields);
     options.Bind("Training", train);
+    options.Bind("N-gram model", ngram);
   }
 
   std::string Toml() const {
@@ -82,7 +109,11 @@ struct TrainSpec {
     if (!inputs.preset.empty()) kept.push_back("preset");
     if (!inputs.recipe.empty()) kept.push_back("recipe");
     if (!inputs.init.empty()) kept.push_back("init");
-    text += "\n" + ToToml(inputs, kept) + "\n" + ToToml(model, kModelFields) + "\n" + ToToml(train);
+    text += "\n" + ToToml(inputs, kept);
+    const bool counted = model.model == ModelKind::kNgram;
+    text += "\n" + ToToml(model, counted ? kCountedModelFields : kModelFields);
+    text += "\n" + ToToml(train, counted ? kCountingFields : std::vector<std::string_view>{});
+    if (counted) text += "\n" + ToToml(ngram);
     return text;
   }
 };
@@ -144,6 +175,11 @@ class TrainRun {
       }
     }
     const bool resumed = !spec_.inputs.resume.empty();
+    if (!resumed && spec_.model.model == ModelKind::kNgram) return CountNgram();
+    for (const char* field : {"order", "smoothing", "add_k"}) {
+      if (!session_.options.Given(field)) continue;
+      return BadRequest(field, "given for a model with layers", "--model ngram beside it");
+    }
     HEED_TRY(resumed ? PrepareResume() : PrepareNew());
     HEED_ASSIGN(trainer_, Trainer::Create(model_.get(), *data_.tokenizer, *data_.batches,
                                           spec_.train, spec_.seed, spec_.inputs.out));
@@ -171,7 +207,8 @@ class TrainRun {
                                /*overwrite=*/true);
   }
 
-  Status PrepareNew() {
+  // Settings by the task, the preset and the kind of model, and over them what was given.
+  Status Settle() {
     TrainInputs& inputs = spec_.inputs;
     if (inputs.out.empty()) {
       return BadRequest("--out", "nothing", "the folder of the run",
@@ -180,6 +217,7 @@ class TrainRun {
     std::vector<std::string> data = inputs.data;
     data.insert(data.end(), spec_.arguments.begin(), spec_.arguments.end());
     spec_.seed = static_cast<uint64_t>(session_.globals.seed);
+    const ModelKind kind = spec_.model.model;
     ApplyTask(data, &spec_.model, &spec_.train);
     if (!inputs.preset.empty()) {
       HEED_TRY(ApplyPreset(inputs.preset, &spec_.model, &spec_.train));
@@ -187,20 +225,26 @@ class TrainRun {
     if (!inputs.recipe.empty()) {
       HEED_TRY(ApplyRecipe(inputs.recipe, &spec_.model, &spec_.train));
     }
+    ApplyKind(kind, &spec_.model);
     HEED_TRY(session_.options.Apply());
     inputs.data = data;
-    HEED_TRY(spec_.train.Resolve());
+    return spec_.train.Resolve();
+  }
+
+  Status PrepareNew() {
+    HEED_TRY(Settle());
+    const TrainInputs& inputs = spec_.inputs;
     std::unique_ptr<Tokenizer> tokenizer;
     if (!inputs.init.empty()) {
       for (const std::string_view field : kModelFields) {
-        if (!session_.options.Given(field)) continue;
-        return BadRequest("--init", fmt::format("{} beside it", field), "the model's own sizes");
+        if (!session_.options.Given(field) || std::ranges::count(kInitFields, field) > 0) continue;
+        return BadRequest("--init", fmt::format("{} beside it", field), "the model's own sizes",
+                          "only block_size and dropout may change");
       }
       HEED_ASSIGN(LoadedModel loaded, LoadModel(inputs.init, kernels()));
       if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
       tokenizer = std::move(*loaded.tokenizer);
-      model_ = std::move(loaded.model);
-      spec_.model = model_->config();
+      HEED_TRY(TakeModel(std::move(loaded.model)));
     }
     HEED_TRY(ReadData(std::move(tokenizer)));
     if (model_ != nullptr) return {};
@@ -209,6 +253,75 @@ class TrainRun {
     HEED_ASSIGN(model_, Gpt::Create(spec_.model, kernels()));
     spec_.model = model_->config();
     return {};
+  }
+
+  // The model of --init, with the context and dropout that were asked for.
+  Status TakeModel(std::unique_ptr<Gpt> model) {
+    const ModelConfig& own = model->config();
+    const auto given = [&](const char* field) { return session_.options.Given(field); };
+    const int64_t block_size = given("block_size") ? spec_.model.block_size : own.block_size;
+    const double dropout = given("dropout") ? spec_.model.dropout : own.dropout;
+    model_ = std::move(model);
+    if (block_size != own.block_size || dropout != own.dropout) {
+      HEED_ASSIGN(model_, WithContext(*model_, block_size, dropout, spec_.seed));
+    }
+    spec_.model = model_->config();
+    return {};
+  }
+
+  // Counts in place of training; the folder is that of any run, but for the checkpoint.
+  Result<Verdict> CountNgram() {
+    std::vector<std::string_view> allowed = kCountingFields;
+    allowed.insert(allowed.end(), {"out", "data", "json", "quiet", "threads", "seed", "overwrite"});
+    const std::string other = session_.options.FirstGivenBut(allowed);
+    if (!other.empty()) {
+      return BadRequest(other, "given beside --model ngram", "settings of counting",
+                        "counts have no layers and no updates");
+    }
+    HEED_TRY(spec_.ngram.Validate());
+    HEED_TRY(Settle());
+    HEED_TRY(ReadData(nullptr));
+    const auto* text = dynamic_cast<const TextBatches*>(data_.batches.get());
+    if (text == nullptr) {
+      return BadRequest("DATA", "a task that is not text", "text files or builtin:stories");
+    }
+    HEED_ASSIGN(lock_, PrepareFolder(spec_.inputs.out, session_.globals.overwrite));
+    HEED_TRY(WriteConfig());
+    MetricsRow last;
+    std::string metrics;
+    const CountingSettings counting{spec_.train.batch_size, spec_.train.eval_iters, spec_.seed};
+    HEED_ASSIGN(const Ngram model,
+                CountText(*text, spec_.ngram, counting, [&](const MetricsRow& row) -> Status {
+                  metrics += MetricsLine(row);
+                  last = row;
+                  return ShowEvaluation(row);
+                }));
+    const std::string_view piece = metrics;
+    HEED_TRY(WriteFileAtomically((fs::path(spec_.inputs.out) / "metrics.jsonl").string(),
+                                 {&piece, 1}, /*overwrite=*/true));
+    HEED_TRY(model.Save(spec_.inputs.out, *data_.tokenizer, /*overwrite=*/true));
+    session_.terminal.Note(model.Description());
+    return ReportCounts(last);
+  }
+
+  Result<Verdict> ReportCounts(const MetricsRow& last) {
+    nlohmann::ordered_json json = {{"out", spec_.inputs.out},
+                                   {"train_loss", last.train_loss},
+                                   {"perplexity", last.perplexity}};
+    std::string text = fmt::format("{}: {} tokens counted in {}, loss {}", spec_.inputs.out,
+                                   FormatCount(last.tokens), FormatDuration(last.elapsed_s),
+                                   FormatFigure(last.train_loss));
+    if (last.val_loss) {
+      json["val_loss"] = *last.val_loss;
+      json["val_perplexity"] = *last.val_perplexity;
+      text += fmt::format(", held out {} (perplexity {})", FormatFigure(*last.val_loss),
+                          FormatFigure(*last.val_perplexity));
+    }
+    json["tokens"] = last.tokens;
+    json["elapsed_s"] = last.elapsed_s;
+    HEED_TRY(session_.terminal.Document(DocumentText(json)));
+    HEED_TRY(session_.terminal.Say(text + "\n"));
+    return Verdict::kDone;
   }
 
   Status PrepareResume() {
@@ -357,7 +470,9 @@ class TrainRun {
       line += fmt::format("  held out {}  perplexity {}", FormatFigure(*row.val_loss),
                           FormatFigure(*row.val_perplexity));
     }
-    if (adder_ != nullptr) {
+    if (model_ == nullptr) {
+      line += fmt::format("  after {} tokens", FormatCount(row.tokens));
+    } else if (adder_ != nullptr) {
       HEED_ASSIGN(right_, ScoreSums());
       line += fmt::format("  sums right {}/{}", right_, adder_->HeldOut().size());
     } else {

@@ -63,6 +63,13 @@ class TextBatches : public BatchSource {
   int64_t train_tokens() const override { return split_.train; }
   int64_t val_tokens() const override { return split_.val; }
   int64_t ValWindows() const override;
+  // Tokens begin .. begin + n - 1 of the training text, all within train_tokens().
+  void ReadTraining(int64_t begin, int64_t n, int32_t* out) const { store_.Read(begin, n, out); }
+
+  // The same of the held-out text, within val_tokens().
+  void ReadHeldOut(int64_t begin, int64_t n, int32_t* out) const {
+    store_.Read(split_.train + begin, n, out);
+  }
 
   // Where a validation window stands: its first token in the store, and how many of its first
   // targets belong to the window before it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <numbers>
 #include <vector>
@@ -14,40 +15,21 @@ namespace {
 // Positions in a batch of windows.
 constexpr int64_t kBatchPositions = 4096;
 
-// The loss of tokens[1..] given what stands before each in its window, summed.
-double SumOfLosses(const Gpt& model, std::span<const int32_t> tokens, int64_t windows_at_once,
-                   Activations* activations) {
-  const int64_t T = model.config().block_size;
-  const auto predicted = static_cast<int64_t>(tokens.size()) - 1;
-  double sum = 0;
-  for (int64_t at = 0; at < predicted;) {
-    const int64_t whole = (predicted - at) / T;
-    const Pass pass = whole > 0 ? model.NewPass(std::min(whole, windows_at_once), T)
-                                : model.NewPass(1, predicted - at);
-    // Windows lie one behind another, so their targets do too, one token further.
-    sum += model.Loss(pass, tokens.data() + at, tokens.data() + at + 1, activations);
-    at += pass.rows();
-  }
-  return sum;
+int64_t WindowsAtOnce(const Gpt& model) {
+  return std::max<int64_t>(1, kBatchPositions / model.config().block_size);
 }
 
-}  // namespace
-
-Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
-                               std::span<const PlacedText> texts, bool bos) {
-  const int64_t T = model.config().block_size;
-  const int64_t windows_at_once = std::max<int64_t>(1, kBatchPositions / T);
-  HEED_ASSIGN(const std::unique_ptr<Activations> activations,
-              Activations::Create(model, windows_at_once, T, /*training=*/false));
+// Sums `sum_of_losses` over the texts' tokens.
+Result<TextLoss> Evaluate(const Tokenizer& tokenizer, std::span<const PlacedText> texts, bool bos,
+                          const std::function<double(std::span<const int32_t>)>& sum_of_losses) {
   TextLoss result;
-  result.stride = T;
   double sum = 0;
   for (const auto& [text, place] : texts) {
     HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text, place));
     if (bos) tokens = tokenizer.WithBos(std::move(tokens));
     result.bytes += static_cast<int64_t>(text.size());
     if (tokens.size() < 2) continue;
-    sum += SumOfLosses(model, tokens, windows_at_once, activations.get());
+    sum += sum_of_losses(tokens);
     result.tokens += static_cast<int64_t>(tokens.size()) - 1;
   }
   if (result.tokens == 0) {
@@ -59,6 +41,52 @@ Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
   result.perplexity = std::exp(result.loss);
   result.bits_per_byte =
       sum / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(1, result.bytes));
+  return result;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WindowedLoss>> WindowedLoss::Create(const Gpt& model) {
+  std::unique_ptr<WindowedLoss> loss(new WindowedLoss(model));
+  HEED_ASSIGN(loss->activations_,
+              Activations::Create(model, WindowsAtOnce(model), model.config().block_size,
+                                  /*training=*/false));
+  return loss;
+}
+
+double WindowedLoss::Sum(std::span<const int32_t> tokens) const {
+  const int64_t T = model_.config().block_size;
+  const auto predicted = static_cast<int64_t>(tokens.size()) - 1;
+  double sum = 0;
+  for (int64_t at = 0; at < predicted;) {
+    const int64_t whole = (predicted - at) / T;
+    const Pass pass = whole > 0 ? model_.NewPass(std::min(whole, WindowsAtOnce(model_)), T)
+                                : model_.NewPass(1, predicted - at);
+    // Windows lie one behind another, so their targets do too, one token further.
+    sum += model_.Loss(pass, tokens.data() + at, tokens.data() + at + 1, activations_.get());
+    at += pass.rows();
+  }
+  return sum;
+}
+
+Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
+                               std::span<const PlacedText> texts, bool bos) {
+  HEED_ASSIGN(const std::unique_ptr<WindowedLoss> loss, WindowedLoss::Create(model));
+  HEED_ASSIGN(TextLoss result,
+              Evaluate(tokenizer, texts, bos,
+                       [&](std::span<const int32_t> tokens) { return loss->Sum(tokens); }));
+  result.stride = model.config().block_size;
+  return result;
+}
+
+Result<TextLoss> EvaluateTexts(const LanguageModel& model, std::span<const PlacedText> texts,
+                               bool bos) {
+  if (model.gpt) return EvaluateTexts(*model.gpt, **model.tokenizer, texts, bos);
+  HEED_ASSIGN(TextLoss result,
+              Evaluate(**model.tokenizer, texts, bos, [&](std::span<const int32_t> tokens) {
+                return model.predictor->Loss(tokens);
+              }));
+  result.stride = 1;
   return result;
 }
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
 #include "base/status.h"
-#include "model/gpt.h"
+#include "model/language_model.h"
 #include "text/tokenizer.h"
 
 namespace heed {
@@ -14,6 +15,21 @@ namespace heed {
 struct PlacedText {
   std::string_view text;
   TextPlace place;
+};
+
+// The loss of a model on tokens, in windows of block_size that see nothing of one another.
+class WindowedLoss {
+ public:
+  // The model must outlive the result. Error: not enough memory.
+  static Result<std::unique_ptr<WindowedLoss>> Create(const Gpt& model);
+  // The sum of -log p of tokens[1], tokens[2], ..., each given what stands before it in its window.
+  double Sum(std::span<const int32_t> tokens) const;
+
+ private:
+  explicit WindowedLoss(const Gpt& model) : model_(model) {}
+
+  const Gpt& model_;
+  std::unique_ptr<Activations> activations_;
 };
 
 struct TextLoss {
@@ -30,5 +46,8 @@ struct TextLoss {
 // token is not predicted. Errors: text outside the vocabulary; nothing to predict.
 Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
                                std::span<const PlacedText> texts, bool bos);
+// The same of any kind of model; one without windows has a stride of 1.
+Result<TextLoss> EvaluateTexts(const LanguageModel& model, std::span<const PlacedText> texts,
+                               bool bos);
 
 }  // namespace heed

@@ -21,7 +21,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config, int6
     cache->row_elements_ = config.n_kv_head * capacity * config.head_dim;
     cache->buffer_ = Buffer(static_cast<size_t>(elements) * sizeof(float));
   }
-  if (cache->buffer_.data() == nullptr) {
+  if (cache->buffer_.data() == nullptr && elements > 0) {
     return BadRequest("memory",
                       fmt::format("{:.1f} MiB of key/value cache that the system does not give",
                                   elements * sizeof(float) / (1 << 20)),

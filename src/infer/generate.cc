@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "infer/cache.h"
@@ -54,22 +55,35 @@ class StopWatch {
   size_t longest_ = 0;
 };
 
+double Entropy(std::span<const double> p) {
+  double sum = 0;
+  for (const double x : p) {
+    if (x > 0) sum -= x * std::log(x);
+  }
+  return sum;
+}
+
 // Samples up to kMaxRows requests at a time.
 class Batch {
  public:
-  Batch(const Gpt& model, const Tokenizer& tokenizer, std::span<const SampleRequest> requests,
-        size_t first, const GenerateOptions& options)
+  // One of `model` and `predictor` is null.
+  Batch(const Gpt* model, const Predictor* predictor, const Tokenizer& tokenizer,
+        std::span<const SampleRequest> requests, size_t first, const GenerateOptions& options)
       : model_(model),
+        predictor_(predictor),
         tokenizer_(tokenizer),
         requests_(requests),
         first_(first),
         options_(options),
         watch_(options.stop),
-        block_(model.config().block_size),
-        vocab_(model.config().vocab_size) {
+        cached_(options.cache && model != nullptr),
+        block_(model != nullptr ? model->config().block_size : std::numeric_limits<int64_t>::max()),
+        vocab_(model != nullptr ? model->config().vocab_size : predictor->vocab_size()) {
     for (const SampleRequest& request : requests) texts_.push_back(request.prompt);
     samples_.resize(requests.size());
     shown_.resize(requests.size());
+    entropies_.resize(requests.size());
+    drawn_.resize(requests.size());
   }
 
   Result<std::vector<Sample>> Run() {
@@ -82,7 +96,9 @@ class Batch {
         HEED_TRY(WindowStep());
       }
       const double seconds = Seconds() - start;
-      for (Sample& sample : samples_) {
+      for (size_t r = 0; r < samples_.size(); ++r) {
+        Sample& sample = samples_[r];
+        sample.entropy = drawn_[r] > 0 ? entropies_[r] / static_cast<double>(drawn_[r]) : 0;
         // The first token comes from the prefill.
         const auto decoded = static_cast<double>(sample.tokens.size()) - 1;
         sample.decode_tokens_per_second = decoded > 0 ? decoded / seconds : 0;
@@ -103,17 +119,18 @@ class Batch {
     int64_t capacity = 1;
     for (const auto& text : texts_) capacity = std::max(capacity, CachedPositions(text));
     const auto rows = static_cast<int64_t>(requests_.size());
+    logits_.resize(static_cast<size_t>(rows * vocab_));
+    if (model_ == nullptr) return {};
     int64_t positions = std::max(rows, std::min(capacity, kPrefillChunk));
-    if (options_.cache) {
-      HEED_ASSIGN(cache_, KvCache::Create(model_.config(), rows, capacity));
+    if (cached_) {
+      HEED_ASSIGN(cache_, KvCache::Create(model_->config(), rows, capacity));
     }
     // The window, and reading without a cache, take the whole text at once.
-    const bool whole = !options_.cache || std::any_of(texts_.begin(), texts_.end(), [&](auto& t) {
+    const bool whole = !cached_ || std::any_of(texts_.begin(), texts_.end(), [&](auto& t) {
       return static_cast<int64_t>(t.size()) + options_.max_tokens > block_ + 1;
     });
     if (whole) positions = std::max(positions, capacity);
-    HEED_ASSIGN(activations_, Activations::Create(model_, 1, positions, /*training=*/false));
-    logits_.resize(static_cast<size_t>(rows * vocab_));
+    HEED_ASSIGN(activations_, Activations::Create(*model_, 1, positions, /*training=*/false));
     return {};
   }
 
@@ -131,16 +148,16 @@ class Batch {
         std::copy_n(logits_.begin() + twin * vocab_, vocab_, logits_.begin() + r * vocab_);
         samples_[r].prefill_tokens_per_second = samples_[twin].prefill_tokens_per_second;
         samples_[r].slid = samples_[twin].slid;
-        if (options_.cache) cache_->CopyRow(twin, r);
+        if (cached_) cache_->CopyRow(twin, r);
       } else {
-        ReadWhole(r, options_.cache);
+        ReadWhole(r, cached_);
         samples_[r].prefill_tokens_per_second =
             static_cast<double>(Window(r).size()) / (Seconds() - start);
       }
     }
     // Rows keep their requests' order, so that row i of the logits is request i's.
     for (size_t r = 0; r < requests_.size(); ++r) rows_.push_back(r);
-    return Choose(&rows_, /*cached=*/options_.cache);
+    return Choose(&rows_, /*cached=*/cached_);
   }
 
   size_t FirstEqual(size_t r) const {
@@ -151,18 +168,22 @@ class Batch {
 
   // Reads the window of request r into row r of the logits, by way of the cache or not.
   void ReadWhole(size_t r, bool cached) {
+    if (model_ == nullptr) {
+      predictor_->LogProbabilities(texts_[r], {&logits_[r * vocab_], static_cast<size_t>(vocab_)});
+      return;
+    }
     const std::span<const int32_t> text = Window(r);
     samples_[r].slid |= text.size() < texts_[r].size();
     const auto length = static_cast<int64_t>(text.size());
     const int64_t chunk = cached ? kPrefillChunk : length;
     for (int64_t at = 0; at < length; at += chunk) {
-      Pass pass = model_.NewPass(1, std::min(chunk, length - at));
+      Pass pass = model_->NewPass(1, std::min(chunk, length - at));
       std::vector<KeyValueCache> layers;
       if (cached) layers = cache_->Extend(r, 1, pass.T, &pass.offsets);
-      const float* x = model_.Forward(pass, text.data() + at, activations_.get(), layers);
+      const float* x = model_->Forward(pass, text.data() + at, activations_.get(), layers);
       if (at + pass.T < length) continue;
-      const int64_t C = model_.config().n_embd;
-      model_.Logits(pass, x + (pass.T - 1) * C, 1, activations_.get(), &logits_[r * vocab_]);
+      const int64_t C = model_->config().n_embd;
+      model_->Logits(pass, x + (pass.T - 1) * C, 1, activations_.get(), &logits_[r * vocab_]);
     }
   }
 
@@ -172,10 +193,10 @@ class Batch {
     const auto B = static_cast<int64_t>(rows_.size());
     std::vector<int32_t> tokens;
     for (size_t r : rows_) tokens.push_back(texts_[r].back());
-    Pass pass = model_.NewPass(B, 1);
+    Pass pass = model_->NewPass(B, 1);
     const std::vector<KeyValueCache> layers = cache_->Extend(0, B, 1, &pass.offsets);
-    const float* x = model_.Forward(pass, tokens.data(), activations_.get(), layers);
-    model_.Logits(pass, x, B, activations_.get(), logits_.data());
+    const float* x = model_->Forward(pass, tokens.data(), activations_.get(), layers);
+    model_->Logits(pass, x, B, activations_.get(), logits_.data());
     return Choose(&rows_, /*cached=*/true);
   }
 
@@ -216,7 +237,8 @@ class Batch {
   // Draws and keeps request r's next token; false when the sample is complete.
   Result<bool> Accept(size_t r, std::span<const float> logits) {
     for (size_t i = 0; i < logits.size(); ++i) {
-      if (!std::isfinite(logits[i])) {
+      const bool impossible = predictor_ != nullptr && logits[i] < 0;  // -inf: probability 0
+      if (!std::isfinite(logits[i]) && !impossible) {
         return Fail(ErrorKind::kNumeric, fmt::format("logit {}", i), fmt::format("{}", logits[i]),
                     "a finite number", "the model's weights are damaged or diverged");
       }
@@ -228,6 +250,8 @@ class Batch {
         request.sampling, logits.first(static_cast<size_t>(tokenizer_.vocab_size())), texts_[r]);
     const RandomKey key{request.seed, 0, kSampleStream};
     const int32_t token = Draw(p, RandomUniform53(key, sample.tokens.size()));
+    entropies_[r] += Entropy(p);
+    ++drawn_[r];
     if (token == tokenizer_.eos() || token == tokenizer_.bos()) {
       sample.ended = true;
       return Show(r, /*done=*/true);
@@ -272,40 +296,58 @@ class Batch {
     }
   }
 
-  const Gpt& model_;
+  const Gpt* const model_;
+  const Predictor* const predictor_;
   const Tokenizer& tokenizer_;
   const std::span<const SampleRequest> requests_;
   const size_t first_;  // index of requests_[0] among all
   const GenerateOptions& options_;
   const StopWatch watch_;
+  const bool cached_;
   const int64_t block_, vocab_;
 
   std::vector<std::vector<int32_t>> texts_;  // prompt and continuation
   std::vector<Sample> samples_;
-  std::vector<size_t> shown_;     // bytes of each sample's text given to on_text
-  std::vector<size_t> rows_;      // the request in each row of the cache
-  std::vector<size_t> windowed_;  // requests whose text is read anew for each token
+  std::vector<double> entropies_;  // sums over the draws of each request
+  std::vector<int64_t> drawn_;     // how many
+  std::vector<size_t> shown_;      // bytes of each sample's text given to on_text
+  std::vector<size_t> rows_;       // the request in each row of the cache
+  std::vector<size_t> windowed_;   // requests whose text is read anew for each token
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Activations> activations_;
   std::vector<float> logits_;  // [rows, V]
   bool ended_ = false;         // by on_text
 };
 
-}  // namespace
-
-Result<std::vector<Sample>> Generate(const Gpt& model, const Tokenizer& tokenizer,
-                                     std::span<const SampleRequest> requests,
-                                     const GenerateOptions& options) {
+Result<std::vector<Sample>> GenerateInBatches(const Gpt* model, const Predictor* predictor,
+                                              const Tokenizer& tokenizer,
+                                              std::span<const SampleRequest> requests,
+                                              const GenerateOptions& options) {
   std::vector<Sample> samples;
   for (size_t first = 0; first < requests.size(); first += kMaxRows) {
     const auto part = requests.subspan(first, std::min<size_t>(kMaxRows, requests.size() - first));
-    Batch batch(model, tokenizer, part, first, options);
+    Batch batch(model, predictor, tokenizer, part, first, options);
     HEED_ASSIGN(std::vector<Sample> done, batch.Run());
     std::move(done.begin(), done.end(), std::back_inserter(samples));
     if (batch.ended()) break;
   }
   samples.resize(requests.size());
   return samples;
+}
+
+}  // namespace
+
+Result<std::vector<Sample>> Generate(const Gpt& model, const Tokenizer& tokenizer,
+                                     std::span<const SampleRequest> requests,
+                                     const GenerateOptions& options) {
+  return GenerateInBatches(&model, nullptr, tokenizer, requests, options);
+}
+
+Result<std::vector<Sample>> Generate(const LanguageModel& model,
+                                     std::span<const SampleRequest> requests,
+                                     const GenerateOptions& options) {
+  return GenerateInBatches(model.gpt.get(), model.predictor.get(), **model.tokenizer, requests,
+                           options);
 }
 
 }  // namespace heed

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "infer/sampler.h"
-#include "model/gpt.h"
+#include "model/language_model.h"
 #include "text/tokenizer.h"
 
 namespace heed {
@@ -38,6 +38,7 @@ struct Sample {
   bool stopped = false;         // by a stop string
   bool ended = false;           // the model drew the token that ends a text, or starts another
   bool slid = false;            // the window slid past the text's beginning
+  double entropy = 0;           // nats, mean over the distributions that tokens were drawn from
   double prefill_tokens_per_second = 0;
   double decode_tokens_per_second = 0;
 };
@@ -45,6 +46,11 @@ struct Sample {
 // One sample for each request, in their order. Error: not enough memory, or logits that are not
 // finite.
 Result<std::vector<Sample>> Generate(const Gpt& model, const Tokenizer& tokenizer,
+                                     std::span<const SampleRequest> requests,
+                                     const GenerateOptions& options);
+// The same from any kind of model; one without a cache reads each text anew, and looks back as far
+// as it does.
+Result<std::vector<Sample>> Generate(const LanguageModel& model,
                                      std::span<const SampleRequest> requests,
                                      const GenerateOptions& options);
 

@@ -18,7 +18,8 @@ unsigned __int128 CountParameters(const ModelConfig& c) {
   using Wide = unsigned __int128;
   const Wide width = c.n_embd, inner = c.n_inner, bias = c.bias ? 1 : 0;
   const Wide q_width = Wide(c.n_head) * c.head_dim;
-  const Wide qkv_width = q_width + Wide(2) * c.n_kv_head * c.head_dim;
+  const Wide kv_width = Wide(c.n_kv_head) * c.head_dim;
+  const Wide qkv_width = c.model == ModelKind::kAveraged ? kv_width : q_width + 2 * kv_width;
   const Wide norm = c.norm == NormKind::kLayerNorm ? width * (1 + bias) : width;
   const Wide attention = width * qkv_width + q_width * width + (c.qkv_bias() ? qkv_width : 0) +
                          (c.attention_proj_bias() ? width : 0);
@@ -26,7 +27,8 @@ unsigned __int128 CountParameters(const ModelConfig& c) {
   const Wide mlp = (inner_layers + 1) * width * inner + bias * (inner_layers * inner + width);
   const Wide embedding = Wide(c.vocab_size) * width;
   const Wide positions = c.position == Position::kLearned ? Wide(c.block_size) * width : 0;
-  return embedding + positions + Wide(c.n_layer) * (2 * norm + attention + mlp) + norm +
+  const Wide last_norm = c.model == ModelKind::kBigramEmbedding ? 0 : norm;
+  return embedding + positions + Wide(c.n_layer) * (2 * norm + attention + mlp) + last_norm +
          (c.tied ? 0 : embedding);
 }
 
@@ -40,6 +42,37 @@ Status CheckOptionalSize(std::string_view field, int64_t value) {
   if (value >= 0 && value <= kLargestSize) return {};
   return BadRequest(std::string(field), fmt::format("{}", value),
                     fmt::format("0 (the default) to {}", kLargestSize));
+}
+
+// What a baseline leaves out cannot be asked of it.
+Status CheckKind(const ModelConfig& c) {
+  switch (c.model) {
+    case ModelKind::kGpt:
+      return CheckSize("n_layer", c.n_layer, kMostLayers);
+    case ModelKind::kAveraged:
+      if (c.position == Position::kRope) {
+        return BadRequest("position", "rope in an averaged model", "learned, sinusoidal or none",
+                          "an average has no queries and keys to turn");
+      }
+      return CheckSize("n_layer", c.n_layer, kMostLayers);
+    case ModelKind::kBigramEmbedding:
+      if (c.n_layer != 0) {
+        return BadRequest("n_layer", fmt::format("{}", c.n_layer),
+                          "0, for a bigram-embedding model has no blocks");
+      }
+      if (c.position != Position::kNone || c.tied) {
+        return BadRequest(c.tied ? "tied" : "position",
+                          c.tied ? "true" : std::string(NameOf(c.position)),
+                          c.tied ? "false, for a bigram-embedding model is two matrices"
+                                 : "none, for a bigram-embedding model sees one token");
+      }
+      return {};
+    case ModelKind::kNgram:
+      break;
+  }
+  return BadRequest("model", "ngram", "a gpt, averaged or bigram-embedding model",
+                    "an n-gram model is counts, without layers: heed train, eval, generate and "
+                    "info know it");
 }
 
 Status CheckHeads(ModelConfig* c) {
@@ -130,6 +163,15 @@ ModelConfig NanoGpt(int64_t n_layer, int64_t n_head, int64_t n_embd, int64_t blo
 
 }  // namespace
 
+std::span<const EnumName<ModelKind>> EnumNames(ModelKind) {
+  static constexpr EnumName<ModelKind> kNames[] = {
+      {ModelKind::kGpt, "gpt"},
+      {ModelKind::kAveraged, "averaged"},
+      {ModelKind::kBigramEmbedding, "bigram-embedding"},
+      {ModelKind::kNgram, "ngram"}};
+  return kNames;
+}
+
 std::span<const EnumName<Position>> EnumNames(Position) {
   static constexpr EnumName<Position> kNames[] = {{Position::kLearned, "learned"},
                                                   {Position::kSinusoidal, "sinusoidal"},
@@ -169,7 +211,7 @@ std::span<const EnumName<AttentionBias>> EnumNames(AttentionBias) {
 }
 
 Status ModelConfig::Resolve() {
-  HEED_TRY(CheckSize("n_layer", n_layer, kMostLayers));
+  HEED_TRY(CheckKind(*this));
   HEED_TRY(CheckSize("n_head", n_head));
   HEED_TRY(CheckSize("n_embd", n_embd));
   HEED_TRY(CheckSize("block_size", block_size));
@@ -195,6 +237,7 @@ Status ModelConfig::Resolve() {
 }
 
 Family ModelConfig::family() const {
+  if (model != ModelKind::kGpt) return Family::kHeed;
   const bool rope = position == Position::kRope && rope_pairing == RopePairing::kHalf &&
                     rotary_dim == head_dim && rope_first_position == 0;
   // No model_type has both.

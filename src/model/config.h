@@ -12,6 +12,14 @@
 
 namespace heed {
 
+// What stands in a block. The last three are baselines; an n-gram model (baseline/ngram.h) is made
+// of counts and no ModelConfig describes it: the name is here so that it is refused by name.
+enum class ModelKind {
+  kGpt,
+  kAveraged,         // the mean of the values so far in place of attention
+  kBigramEmbedding,  // no blocks: logits U v, v the previous token's vector
+  kNgram,
+};
 enum class Position { kLearned, kSinusoidal, kRope, kNone };
 enum class RopePairing { kHalf, kInterleaved };
 enum class NormKind { kLayerNorm, kRmsNorm };
@@ -21,6 +29,7 @@ enum class Family { kGpt2, kLlama, kHeed };
 // Which projections of attention have biases in a model that has none elsewhere.
 enum class AttentionBias { kNone, kQkv, kAll };
 
+std::span<const EnumName<ModelKind>> EnumNames(ModelKind);
 std::span<const EnumName<Position>> EnumNames(Position);
 std::span<const EnumName<RopePairing>> EnumNames(RopePairing);
 std::span<const EnumName<NormKind>> EnumNames(NormKind);
@@ -29,6 +38,7 @@ std::span<const EnumName<Family>> EnumNames(Family);
 std::span<const EnumName<AttentionBias>> EnumNames(AttentionBias);
 
 struct ModelConfig {
+  ModelKind model = ModelKind::kGpt;
   int64_t n_layer = 4;
   int64_t n_head = 4;
   int64_t n_kv_head = 0;  // 0: as many as n_head
@@ -54,6 +64,7 @@ struct ModelConfig {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
+    visit("model", self.model, "a GPT, or a baseline to hold it against");
     visit("n_layer", self.n_layer, "blocks");
     visit("n_head", self.n_head, "query heads");
     visit("n_kv_head", self.n_kv_head, "key/value heads: n_head (MHA), a divisor (GQA) or 1 (MQA)");

@@ -233,6 +233,11 @@ Result<ModelConfig> ParseLlama(const Keys& keys, ModelType type, const std::stri
 // The keys are the names of ModelConfig's fields.
 Result<ModelConfig> ParseHeed(const Json& json, const Keys& keys, const std::string& where) {
   ModelConfig config;
+  HEED_TRY(keys.Get("model", &config.model));
+  if (config.model == ModelKind::kNgram) {
+    return Bad(keys.At("model"), "ngram", "a model with layers",
+               "an n-gram model is counts: heed eval, generate, info, plot and compare know it");
+  }
   HEED_TRY(keys.Require("n_layer", &config.n_layer));
   HEED_TRY(keys.Require("n_head", &config.n_head));
   HEED_TRY(keys.Require("n_embd", &config.n_embd));
@@ -343,6 +348,7 @@ OrderedJson HeedJson(const ModelConfig& c) {
     }
   });
   // Left out where they say nothing: other readers know the documented keys alone.
+  if (c.model == ModelKind::kGpt) json.erase("model");
   if (c.head_dim * c.n_head == c.n_embd) json.erase("head_dim");
   if (c.rotary_dim == c.head_dim) json.erase("rotary_dim");
   if (c.rope_first_position == 0) json.erase("rope_first_position");

@@ -56,6 +56,7 @@ Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kern
 Block Gpt::NewBlock(int64_t layer) const {
   Block block;
   block.attention = {config_.n_embd, config_.n_head, config_.n_kv_head, config_.head_dim};
+  block.attention.averaged = config_.model == ModelKind::kAveraged;
   block.attention.rope = config_.position == Position::kRope ? &rope_ : nullptr;
   block.attention.interleaved = config_.rope_pairing == RopePairing::kInterleaved;
   block.attention.window = config_.sliding_window;
@@ -82,8 +83,10 @@ void Gpt::AddGpt2Layers() {
     Block block = NewBlock(i);
     Attention& a = block.attention;
     block.norm_1 = Norm::Add(&parameters_, h + "ln_1", C, rms, c.norm_eps, c.bias);
-    a.qkv = {linear(h + "attn.c_attn", C, a.qkv_width(), Init::kNormal, c.qkv_bias())};
+    a.qkv = {linear(h + "attn.c_attn", C, a.qkv_width() - a.first_column(), Init::kNormal,
+                    c.qkv_bias())};
     a.qkv[0].weight->maps = {a.q_width(), a.kv_width(), a.kv_width()};
+    if (a.averaged) a.qkv[0].weight->maps = {a.kv_width()};
     a.proj = linear(h + "attn.c_proj", a.q_width(), C, Init::kResidual, c.attention_proj_bias());
     block.norm_2 = Norm::Add(&parameters_, h + "ln_2", C, rms, c.norm_eps, c.bias);
     block.mlp.fc = linear(h + "mlp.c_fc", C, c.n_inner, Init::kNormal, c.bias);
@@ -93,7 +96,10 @@ void Gpt::AddGpt2Layers() {
     block.mlp.proj = linear(h + "mlp.c_proj", c.n_inner, C, Init::kResidual, c.bias);
     blocks_.push_back(std::move(block));
   }
-  head_ = {C, c.vocab_size, Norm::Add(&parameters_, "ln_f", C, rms, c.norm_eps, c.bias)};
+  head_ = {C, c.vocab_size, {C}};
+  if (c.model != ModelKind::kBigramEmbedding) {
+    head_.norm = Norm::Add(&parameters_, "ln_f", C, rms, c.norm_eps, c.bias);
+  }
   head_.weight = c.tied
                      ? embedding_.wte
                      : parameters_.Add("lm_head.weight", "V C", {c.vocab_size, C}, Init::kNormal);
@@ -242,6 +248,21 @@ double Gpt::LossAndBackward(const Pass& pass, const int32_t* tokens, const int32
   if (!config_.tied && !pass.accumulate) std::fill_n(wte->grad, wte->elements, 0.0f);
   embedding_.Backward(pass, tokens, dx);
   return loss;
+}
+
+Result<std::unique_ptr<Gpt>> WithContext(const Gpt& model, int64_t block_size, double dropout,
+                                         uint64_t seed) {
+  ModelConfig config = model.config();
+  config.block_size = block_size;
+  config.dropout = dropout;
+  HEED_ASSIGN(std::unique_ptr<Gpt> copy, Gpt::Create(config, model.kernels()));
+  copy->Initialize(seed);
+  for (const Parameter& from : model.parameters().all()) {
+    // The first rows of the positions, and all of everything else.
+    Parameter* to = copy->parameters().Find(from.name);
+    std::copy_n(from.data, std::min(from.elements, to->elements), to->data);
+  }
+  return copy;
 }
 
 std::unique_ptr<Activations> Activations::Outline(const Gpt& model, int64_t B, int64_t T,

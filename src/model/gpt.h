@@ -108,4 +108,9 @@ class Gpt {
   Head head_;
 };
 
+// A copy of the model with another context length or dropout. Learned positions that the model does
+// not have are drawn as Initialize(seed) draws them. Errors: as Gpt::Create.
+Result<std::unique_ptr<Gpt>> WithContext(const Gpt& model, int64_t block_size, double dropout,
+                                         uint64_t seed);
+
 }  // namespace heed

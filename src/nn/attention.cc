@@ -83,7 +83,7 @@ void Append(const Pass& pass, const Attention& a, const float* qkv, const KeyVal
 
 void Attention::Forward(const Pass& pass, const float* x, const State& state,
                         const KeyValueCache* cache, const float* residual, float* y) const {
-  int64_t column = 0;
+  int64_t column = first_column();
   for (const Linear& part : qkv) {
     part.Forward(pass, x, pass.rows(), {state.qkv + column, qkv_width()});
     column += part.out;
@@ -115,11 +115,11 @@ void Attention::Backward(const Pass& pass, const float* x, const State& state,
   args.dv = args.dk + kv_width();
   pass.kernels->attention_backward(args);
   Rotate(pass, scratch.dqkv, /*inverse=*/true);
-  int64_t column = 0;
+  int64_t column = first_column();
   for (const Linear& part : qkv) {
     const float* d = scratch.dqkv + column;
     part.BackwardWeight(pass, x, d, qkv_width(), pass.rows());
-    part.BackwardInput(pass, d, qkv_width(), pass.rows(), dx, /*accumulate=*/column > 0);
+    part.BackwardInput(pass, d, qkv_width(), pass.rows(), dx, /*accumulate=*/&part != &qkv.front());
     column += part.out;
   }
 }

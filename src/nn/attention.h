@@ -24,6 +24,9 @@ struct KeyValueCache {
 struct Attention {
   int64_t C = 0, n_head = 0, n_kv_head = 0, head_dim = 0;
   const RopeTable* rope = nullptr;  // or null
+  // No queries and keys: they stay 0, so every score is 0 and the pattern uniform, and z is the
+  // mean of the values so far. qkv projects the values alone.
+  bool averaged = false;
   bool interleaved = false;
   int64_t window = 0;  // keys that each query sees, itself included; 0 for all
   uint32_t dropout_site = 0;  // the pattern's; the next site is the output's
@@ -44,6 +47,8 @@ struct Attention {
   int64_t q_width() const { return n_head * head_dim; }
   int64_t kv_width() const { return n_kv_head * head_dim; }
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+  // Where the projection begins in a row of State::qkv.
+  int64_t first_column() const { return averaged ? q_width() + kv_width() : 0; }
 
   void PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T, State* state,
                  Scratch* scratch) const;

@@ -1,5 +1,8 @@
 #include "nn/norm.h"
 
+#include <algorithm>
+#include <functional>
+
 namespace heed {
 
 Norm Norm::Add(ParameterSet* parameters, const std::string& name, int64_t C, bool rms, double eps,
@@ -12,6 +15,7 @@ Norm Norm::Add(ParameterSet* parameters, const std::string& name, int64_t C, boo
 
 void Norm::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T,
                      State* state) const {
+  if (gain == nullptr) return;
   if (!rms) {
     plan->Add(&state->mean, name + ".mean", "norm.mean", "B T", {B, T}, Lifetime::kSaved);
   }
@@ -28,6 +32,10 @@ NormArgs<> Norm::Args(const float* x, int64_t rows, const State& state) const {
 
 void Norm::Forward(const Pass& pass, const float* x, int64_t rows, const State& state,
                    float* y) const {
+  if (gain == nullptr) {
+    std::copy_n(x, rows * C, y);
+    return;
+  }
   NormArgs<> args = Args(x, rows, state);
   args.y = y;
   pass.kernels->norm_forward(args);
@@ -42,6 +50,10 @@ void Norm::Recompute(const Pass& pass, const float* x, int64_t rows, const State
 
 void Norm::Backward(const Pass& pass, const float* x, int64_t rows, const State& state,
                     const float* dy, float* dx) const {
+  if (gain == nullptr) {
+    std::transform(dx, dx + rows * C, dy, dx, std::plus<>());
+    return;
+  }
   NormArgs<> args = Args(x, rows, state);
   args.dy = dy;
   args.dx = dx;

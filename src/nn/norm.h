@@ -1,4 +1,5 @@
-// Layer norm or RMS norm over the model width, with what its backward needs.
+// Layer norm or RMS norm over the model width, with what its backward needs. Without a gain it is
+// no norm: y = x.
 #pragma once
 
 #include <string>

@@ -1,22 +1,13 @@
-// Pictures through gnuplot. Its script comes from memory and its output goes there, so that no file
-// name ever passes through its language.
+// Curves as pictures, through gnuplot.
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 
-#include "base/quote.h"
 #include "io/file.h"
 #include "report/format.h"
+#include "report/gnuplot.h"
 #include "report/plot.h"
-
-extern char** environ;
 
 namespace heed {
 namespace {
@@ -27,13 +18,6 @@ constexpr std::string_view kHeldOutColour = "e0762b";  // beside a single run's 
 constexpr std::string_view kInk = "#333333", kPale = "#dddddd", kGrey = "#777777";
 constexpr size_t kMostPoints = 2000;
 constexpr size_t kMarkedPoints = 60;  // more held-out points than this are a line alone
-
-// Single-quoted, where gnuplot reads nothing but the quote itself.
-std::string Quoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : Printable(text)) out += c == '\'' ? "''" : std::string(1, c);
-  return out + "'";
-}
 
 // The lowest and the highest point of each of many pieces, in order: looks the same, small.
 Series Thinned(const Series& series) {
@@ -60,7 +44,7 @@ Series Thinned(const Series& series) {
 std::string TickList(const std::vector<Tick>& ticks) {
   std::string out;
   for (const Tick& tick : ticks) {
-    out += fmt::format("{}{} {:.17g}", out.empty() ? "" : ", ", Quoted(tick.label), tick.at);
+    out += fmt::format("{}{} {:.17g}", out.empty() ? "" : ", ", GnuplotQuoted(tick.label), tick.at);
   }
   return "(" + out + ")";
 }
@@ -78,21 +62,17 @@ std::string StyleOf(const Series& series, size_t runs) {
 
 std::string Script(const Picture& picture, bool png) {
   const Frame frame = FrameOf(picture);
-  // The PNG has two dots for each of the SVG's, for screens that can show them.
-  std::string script =
-      png ? "set terminal pngcairo size 1800,1080 fontscale 2 linewidth 2 pointscale 2 noenhanced "
-            "font 'DejaVu Sans,12'\n"
-          : "set terminal svg size 900,540 noenhanced background rgb 'white' "
-            "font 'DejaVu Sans,Verdana,Helvetica,Arial,sans-serif,13'\n";
+  std::string script = GnuplotTerminal(png, 900, 540);
   script += "set encoding utf8\nset datafile missing 'NaN'\n";
   script += fmt::format("set border 3 lc rgb '{}'\n", kGrey);
   script += fmt::format("set grid xtics ytics back lt 1 lw 0.6 lc rgb '{}'\n", kPale);
   script += "set lmargin screen 0.085\nset rmargin screen 0.97\n";
   script += "set tmargin screen 0.89\nset bmargin screen 0.13\n";
   script += fmt::format("set label 1 {} at graph 0, screen 0.945 left font ',17' tc rgb '{}'\n",
-                        Quoted(picture.title), kInk);
-  script += fmt::format("set xlabel {} tc rgb '{}'\n", Quoted(picture.x_label), kInk);
-  script += fmt::format("set ylabel {} offset 0.5,0 tc rgb '{}'\n", Quoted(picture.y_label), kInk);
+                        GnuplotQuoted(picture.title), kInk);
+  script += fmt::format("set xlabel {} tc rgb '{}'\n", GnuplotQuoted(picture.x_label), kInk);
+  script +=
+      fmt::format("set ylabel {} offset 0.5,0 tc rgb '{}'\n", GnuplotQuoted(picture.y_label), kInk);
   script += "set tics nomirror out scale 0.5\n";
   script += fmt::format("set xrange [{:.17g}:{:.17g}]\n", frame.left, frame.right);
   script += fmt::format("set yrange [{:.17g}:{:.17g}]\n", frame.bottom, frame.top);
@@ -108,7 +88,8 @@ std::string Script(const Picture& picture, bool png) {
         "1.5 "
         "lc rgb '{1}'\n"
         "set label 2 {2} at graph 0.01, first {0:.17g} left offset 0,0.6 tc rgb '{1}'\n",
-        *picture.floor, kGrey, Quoted(picture.floor_label + " " + FormatFigure(*picture.floor)));
+        *picture.floor, kGrey,
+        GnuplotQuoted(picture.floor_label + " " + FormatFigure(*picture.floor)));
   }
   std::string plots;
   for (size_t i = 0; i < picture.series.size(); ++i) {
@@ -121,69 +102,11 @@ std::string Script(const Picture& picture, bool png) {
     const std::string title =
         series.label.empty()
             ? "notitle"
-            : "title " + Quoted(series.label + " " + FormatFigure(series.y.back()));
+            : "title " + GnuplotQuoted(series.label + " " + FormatFigure(series.y.back()));
     plots += fmt::format("{}$s{} using 1:2 {} {}", i == 0 ? "plot " : ", ", i, title,
                          StyleOf(series, picture.runs));
   }
   return script + plots + "\n";
-}
-
-// A descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-std::string Contents(int fd) {
-  std::string text;
-  char buffer[1 << 16];
-  for (ssize_t got;
-       (got = pread(fd, buffer, sizeof(buffer), static_cast<off_t>(text.size()))) > 0;) {
-    text.append(buffer, static_cast<size_t>(got));
-  }
-  return text;
-}
-
-// What gnuplot draws for a script.
-Result<std::string> RunGnuplot(const std::string& script) {
-  const Descriptor in(memfd_create("script", MFD_CLOEXEC));
-  const Descriptor out(memfd_create("picture", MFD_CLOEXEC));
-  const Descriptor complaints(memfd_create("complaints", MFD_CLOEXEC));
-  const auto size = static_cast<ssize_t>(script.size());
-  if (out.get() < 0 || complaints.get() < 0 ||
-      pwrite(in.get(), script.data(), script.size(), 0) != size) {
-    return Fail(ErrorKind::kIo, "gnuplot", std::strerror(errno));
-  }
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in.get(), 0);
-  posix_spawn_file_actions_adddup2(&actions, out.get(), 1);
-  posix_spawn_file_actions_adddup2(&actions, complaints.get(), 2);
-  std::string program = "gnuplot", option = "-d";  // -d: nobody's start-up files
-  char* arguments[] = {program.data(), option.data(), nullptr};
-  pid_t child;
-  const int error = posix_spawnp(&child, "gnuplot", &actions, nullptr, arguments, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error == ENOENT) {
-    return Fail(ErrorKind::kIo, "gnuplot", "not installed", "",
-                "install it: apt-get install gnuplot-nox");
-  }
-  if (error != 0) return Fail(ErrorKind::kIo, "gnuplot", std::strerror(error));
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  const std::string picture = Contents(out.get());
-  if (status == 0 && !picture.empty()) return picture;
-  return Fail(ErrorKind::kIo, "gnuplot", "failed: " + Contents(complaints.get()).substr(0, 400));
 }
 
 }  // namespace

@@ -23,6 +23,20 @@ void ApplyTask(const std::vector<std::string>& data, ModelConfig* model, TrainSe
   }
 }
 
+void ApplyKind(ModelKind kind, ModelConfig* model) {
+  model->model = kind;
+  if (kind == ModelKind::kAveraged && model->position == Position::kRope) {
+    model->position = Position::kLearned;
+  }
+  if (kind == ModelKind::kBigramEmbedding) {
+    model->n_layer = 0;
+    model->n_head = model->n_kv_head = 1;
+    model->position = Position::kNone;
+    model->bias = model->tied = false;
+    model->dropout = 0;
+  }
+}
+
 Status ApplyPreset(const std::string& name, ModelConfig* model, TrainSettings* train) {
   const Preset* preset = FindPreset(name);
   if (preset == nullptr) {

@@ -13,6 +13,9 @@ namespace heed {
 // What suits a built-in task better than the settings' own defaults; nothing for other texts.
 void ApplyTask(const std::vector<std::string>& data, ModelConfig* model, TrainSettings* train);
 
+// What a baseline is without, where a preset or a task said otherwise.
+void ApplyKind(ModelKind kind, ModelConfig* model);
+
 // Fills in the preset's sizes. Error: an unknown name, with the nearest.
 Status ApplyPreset(const std::string& name, ModelConfig* model, TrainSettings* train);
 

@@ -159,6 +159,10 @@ CheckResult Judge(const Check& check, const Finding& finding) {
 
 Result<CheckReport> RunChecks(Gpt* model, std::string scope, uint64_t seed, bool fresh) {
   const ModelConfig& c = model->config();
+  if (c.n_layer == 0) {
+    return BadRequest("model", std::string(NameOf(c.model)),
+                      "a model with blocks, for the checks ask after attention");
+  }
   const bool large = ParameterCount(c) > kMostParameters / 4;
   if (fresh) Stir(model, seed);
   // Beyond 64 positions and at no multiple of a tile's size.

@@ -68,6 +68,8 @@ inline std::vector<Mix> Mixes() {
   none.norm = NormKind::kRmsNorm;
   none.mlp = MlpKind::kSwiglu;
   none.tied = false;
+  ModelConfig averaged = sizes(6, 2, 9, 54);
+  averaged.model = ModelKind::kAveraged;
   std::vector<Mix> mixes = {{"gpt2_odd_heads", gpt2_odd},
                             {"gpt2_untied", gpt2_untied},
                             {"llama_gqa", llama_gqa},
@@ -75,7 +77,8 @@ inline std::vector<Mix> Mixes() {
                             {"rope_interleaved_partial", partial},
                             {"rope_swiglu_bias_wide", narrow},
                             {"sinusoidal_rms_gelu", sinusoidal},
-                            {"none_mqa_untied", none}};
+                            {"none_mqa_untied", none},
+                            {"averaged_gqa", averaged}};
   for (Mix& mix : mixes) EXPECT_TRUE(mix.config.Resolve()) << mix.name;
   return mixes;
 }

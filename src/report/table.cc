@@ -1,0 +1,146 @@
+#include "report/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/quote.h"
+#include "report/format.h"
+
+namespace heed {
+namespace {
+
+constexpr size_t kGap = 2, kLeastColumn = 6;
+
+std::string Padded(const std::string& text, size_t width, bool right) {
+  const std::string room(width - std::min(width, TextWidth(text)), ' ');
+  return right ? room + text : text + room;
+}
+
+// At most `width` characters, the last a full stop where something was cut.
+std::string Shortened(std::string text, size_t width) {
+  if (TextWidth(text) <= width) return text;
+  while (TextWidth(text) >= width) {
+    do {
+      text.pop_back();
+    } while (!text.empty() && (text.back() & 0x80) != 0 && (text.back() & 0xC0) == 0x80);
+  }
+  return text + ".";
+}
+
+// Widths that fit: the widest columns give way first.
+std::vector<size_t> Widths(const Table& table, size_t most) {
+  std::vector<size_t> widths;
+  for (const std::string& head : table.head) widths.push_back(TextWidth(head));
+  for (const auto& row : table.rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], TextWidth(row[i]));
+  }
+  const size_t room = most - std::min(most, kGap * (widths.size() - 1));
+  for (size_t sum = 0; true; sum = 0) {
+    for (const size_t width : widths) sum += width;
+    const auto widest = std::ranges::max_element(widths);
+    if (sum <= room || *widest <= kLeastColumn) return widths;
+    --*widest;
+  }
+}
+
+std::string Escaped(std::string_view text, std::string_view special, std::string_view by) {
+  std::string out;
+  for (const char c : text) {
+    if (special.find(c) != std::string_view::npos) out += by;
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string TableText(const Table& table, size_t width) {
+  const std::vector<size_t> widths = Widths(table, width);
+  std::string out;
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      if (i > 0) text += std::string(kGap, ' ');
+      text += Padded(Shortened(Printable(cells[i]), widths[i]), widths[i], i > 0 && table.numbers);
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    out += text + "\n";
+  };
+  line(table.head);
+  for (const auto& row : table.rows) line(row);
+  return out;
+}
+
+std::string TableMarkdown(const Table& table) {
+  std::string out;
+  const auto line = [&](const std::vector<std::string>& cells) {
+    out += "|";
+    for (const std::string& cell : cells) {
+      std::string text = Escaped(cell, "|\\`*_<", "\\");
+      std::ranges::replace(text, '\n', ' ');
+      out += " " + text + " |";
+    }
+    out += "\n";
+  };
+  line(table.head);
+  out += "|";
+  for (size_t i = 0; i < table.head.size(); ++i) {
+    out += i > 0 && table.numbers ? " ---: |" : " --- |";
+  }
+  out += "\n";
+  for (const auto& row : table.rows) line(row);
+  return out;
+}
+
+std::string TableCsv(const Table& table) {
+  std::string out;
+  const auto field = [](std::string_view text) { return "\"" + Escaped(text, "\"", "\"") + "\""; };
+  for (const auto& row : table.rows) {
+    for (size_t i = 1; i < row.size(); ++i) {
+      out += field(table.title) + "," + field(row[0]) + "," + field(table.head[i]) + "," +
+             field(row[i]) + "\r\n";
+    }
+  }
+  return out;
+}
+
+std::string HtmlText(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string TableHtml(const Table& table) {
+  std::string out = fmt::format("<div class=\"scroll\"><table{}>\n<thead><tr>",
+                                table.numbers ? " class=\"numbers\"" : "");
+  for (const std::string& head : table.head) {
+    out += "<th scope=\"col\">" + HtmlText(head) + "</th>";
+  }
+  out += "</tr></thead>\n<tbody>\n";
+  for (const auto& row : table.rows) {
+    out += "<tr><th scope=\"row\">" + HtmlText(row[0]) + "</th>";
+    for (size_t i = 1; i < row.size(); ++i) out += "<td>" + HtmlText(row[i]) + "</td>";
+    out += "</tr>\n";
+  }
+  return out + "</tbody></table></div>\n";
+}
+
+}  // namespace heed

@@ -1,0 +1,26 @@
+// Tables as text, Markdown, CSV and HTML.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace heed {
+
+struct Table {
+  std::string title;
+  std::vector<std::string> head;               // the first names the rows
+  std::vector<std::vector<std::string>> rows;  // as wide as head
+  bool numbers = true;                         // all but the first column are set flush right
+};
+
+// At most `width` columns: the widest cells are cut.
+std::string TableText(const Table& table, size_t width);
+std::string TableMarkdown(const Table& table);
+// Lines "table,row,column,value" (RFC 4180), a line for each value.
+std::string TableCsv(const Table& table);
+std::string TableHtml(const Table& table);
+
+// Text as HTML: & < > and quotes.
+std::string HtmlText(std::string_view text);
+
+}  // namespace heed

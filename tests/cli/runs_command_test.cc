@@ -1,0 +1,161 @@
+// Baselines, heed compare, heed report and the maps of heed attention, from training on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/shell.h"
+
+namespace heed {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// Runs of a few updates on a short text, trained once for all tests.
+class Runs : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder;
+    std::string text;
+    for (int i = 0; i < 300; ++i) text += "the fox & <hound> number " + std::to_string(i) + "\n";
+    WriteText(*folder_ / "text.txt", text);
+    const std::string train =
+        "$heed train text.txt --quiet --threads 1 --n-layer 2 --n-head 2 --n-embd 16 "
+        "--block-size 16 --batch-size 4 --max-iters 6 --eval-interval 3 --eval-iters 2 "
+        "--log-interval 1 ";
+    for (const char* run : {"--out gpt", "--out gqa --n-kv-head 1 --position rope",
+                            "--out averaged --model averaged"}) {
+      const ShellResult result = Shell(folder_->path(), train + run);
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+    }
+    for (const char* run : {"--out bigram --model bigram-embedding --n-embd 8 --max-iters 6",
+                            "--out ngram --model ngram --order 4"}) {
+      const ShellResult result = Run("train text.txt --quiet --block-size 16 " + std::string(run));
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+    }
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+
+  static ShellResult Run(const std::string& arguments) {
+    return Shell(folder_->path(), "$heed " + arguments);
+  }
+  static json Json(const std::string& arguments) {
+    const ShellResult result = Run(arguments + " --json");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out, nullptr, false);
+  }
+  static std::string Refusal(const std::string& arguments) {
+    const ShellResult result = Run(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.out;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    return result.err;
+  }
+
+  static TemporaryFolder* folder_;
+};
+TemporaryFolder* Runs::folder_ = nullptr;
+
+TEST_F(Runs, EveryKindOfModelIsEvaluatedAndWrites) {
+  for (const std::string run : {"gpt", "gqa", "averaged", "bigram", "ngram"}) {
+    const json eval = Json("eval " + run + " text.txt");
+    EXPECT_GT(eval["loss"], 0) << run;
+    EXPECT_LT(eval["loss"], 5) << run;
+    const json written = Json("generate " + run + " --prompt the --temperature 0 --max-tokens 30");
+    EXPECT_EQ(written["samples"][0]["tokens"].size(), 30u) << run;
+    EXPECT_EQ(written["samples"][0]["entropy"], 0) << run;
+    EXPECT_TRUE(Json("info " + run).contains("tokenizer")) << run;
+    EXPECT_EQ(Run("plot " + run + " --overwrite").exit_code, 0) << run;
+  }
+  // Four characters tell the rest of a line by heart.
+  EXPECT_LT(Json("eval ngram text.txt")["loss"], 0.4);
+  EXPECT_EQ(Json("eval ngram text.txt")["stride"], 1);
+  EXPECT_EQ(Run("plot gpt averaged ngram --x tokens --out all.svg").exit_code, 0);
+}
+
+TEST_F(Runs, WhatIsNotForABaselineIsRefused) {
+  EXPECT_THAT(Refusal("train text.txt --model ngram --n-layer 2 --out x"), HasSubstr("--n-layer"));
+  EXPECT_THAT(Refusal("train text.txt --model gpt --order 2 --out x"), HasSubstr("order"));
+  EXPECT_THAT(Refusal("train text.txt --model ngram --order 0 --out x"), HasSubstr("1 to 16"));
+  EXPECT_THAT(Refusal("train builtin:adder --model ngram --out x"), HasSubstr("not text"));
+  EXPECT_THAT(Refusal("train --resume ngram"), HasSubstr("model: found ngram"));
+  EXPECT_THAT(Refusal("logits ngram --text the --out x.safetensors"), HasSubstr("n-gram"));
+  EXPECT_THAT(Refusal("check bigram"), HasSubstr("bigram-embedding"));
+  EXPECT_THAT(Refusal("attention bigram --text the"), HasSubstr("bigram-embedding"));
+}
+
+TEST_F(Runs, AnNgramRunsSettingsMakeItAgain) {
+  ASSERT_EQ(Run("train --config ngram/config.toml --quiet --out again").exit_code, 0);
+  EXPECT_EQ(ReadText(*folder_ / "again/model.safetensors"),
+            ReadText(*folder_ / "ngram/model.safetensors"));
+}
+
+TEST_F(Runs, CompareNamesWhatDiffersInLinesOfAtMost100) {
+  const json document = Json("compare gpt gqa");
+  EXPECT_EQ(document["settings"]["position"], json({"learned", "rope"}));
+  EXPECT_EQ(document["settings"]["n_kv_head"], json({"2", "1"}));
+  EXPECT_EQ(document["runs"][0]["cache_elements_per_position"], 2 * 2 * 2 * 8);
+  EXPECT_EQ(document["runs"][1]["cache_elements_per_position"], 2 * 2 * 1 * 8);
+  EXPECT_THAT(document["effects"][0].get<std::string>(), HasSubstr("gqa beside gpt: held-out"));
+  std::istringstream lines(Run("compare gpt gqa averaged bigram ngram").out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) EXPECT_LE(line.size(), 100u) << line;
+  EXPECT_GT(count, 20);
+  EXPECT_THAT(Refusal("compare gpt"), HasSubstr("two runs"));
+  EXPECT_THAT(Refusal("compare gpt nowhere"), HasSubstr("no metrics.jsonl"));
+}
+
+TEST_F(Runs, MapsOfAModel) {
+  const json maps = Json("attention gqa --text 'the fox' --ablate --out maps.safetensors");
+  ASSERT_EQ(maps["heads"].size(), 4u);
+  EXPECT_TRUE(maps["heads"][3].contains("loss_change"));
+  EXPECT_EQ(maps["loss_tokens"], 6);
+  const ShellResult one = Run("attention gqa --text 'the fox' --layer 1 --head 0 --out maps.svg");
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_THAT(one.out, HasSubstr("layer 1, head 0"));
+  EXPECT_THAT(ReadText(*folder_ / "maps.svg"), HasSubstr("layer 1 head 0"));
+  EXPECT_THAT(Refusal("attention gqa --text the --layer 2"), HasSubstr("--layer: found 2"));
+  EXPECT_THAT(Refusal("attention gqa --layer 1"), HasSubstr("neither"));
+  EXPECT_THAT(Refusal("attention gqa --text the --n-head 2"), HasSubstr("--n-head"));
+  EXPECT_THAT(Refusal("attention gqa --text the --out maps.jpg"), HasSubstr(".svg"));
+}
+
+TEST_F(Runs, AReportIsOnePageThatNeedsNothingElse) {
+  const ShellResult result =
+      Run("report gpt gqa ngram --prompt 'the fox & <' --temperature 0 --temperature 1 "
+          "--max-tokens 20 --out page.html");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string page = ReadText(*folder_ / "page.html");
+  for (const char* outside : {"http", "src=", "url(", "<script", "<link", "@import"}) {
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+  }
+  EXPECT_THAT(page, HasSubstr("the fox &amp; &lt;"));
+  EXPECT_EQ(page.find("fox & <"), std::string::npos);
+  for (const char* part : {"<h2>Figures", "<h2>Settings", "<h2>Prompts", "<h2>Shapes", "<h2>Memory",
+                           "<h2>Heads", "does not explain"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+  const std::string csv = ReadText(*folder_ / "page.csv");
+  EXPECT_THAT(csv,
+              HasSubstr("\"gqa: memory\",\"key/value cache, one sequence\",\"bytes\",\"2,048\""));
+  EXPECT_THAT(csv, HasSubstr("\"gqa: memory\",\"key/value cache, one sequence\",\"measured\","
+                             "\"2,048 held\""));
+  EXPECT_THAT(ReadText(*folder_ / "page.md"), HasSubstr("| held-out loss |"));
+  EXPECT_THAT(Refusal("report gpt --out page.html --max-tokens 3"), HasSubstr("page.html"));
+}
+
+TEST_F(Runs, InitMayChangeContextAndDropoutAlone) {
+  EXPECT_EQ(Run("train text.txt --quiet --init gqa --block-size 40 --dropout 0.1 --max-iters 2 "
+                "--out longer")
+                .exit_code,
+            0);
+  EXPECT_EQ(Json("info longer")["config"]["block_size"], 40);
+  EXPECT_THAT(Refusal("train text.txt --init gqa --n-layer 3 --out x"), HasSubstr("n_layer"));
+}
+
+}  // namespace
+}  // namespace heed

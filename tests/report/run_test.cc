@@ -1,0 +1,91 @@
+#include "report/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "report/samples.h"
+#include "report/summary.h"
+#include "report/table.h"
+
+namespace heed {
+namespace {
+
+RunRecord Record(const std::string& name, std::vector<double> val_losses, double speed) {
+  RunRecord run;
+  run.name = name;
+  run.settings = {{"seed", "1"}, {"position", name}};
+  for (size_t i = 0; i < val_losses.size(); ++i) {
+    MetricsRow row;
+    row.iter = static_cast<int64_t>(100 * i);
+    row.tokens = 1000 * row.iter;
+    row.train_loss = val_losses[i] + 0.5;
+    row.val_loss = val_losses[i];
+    row.tokens_per_second = speed;
+    run.rows.push_back(row);
+  }
+  return run;
+}
+
+TEST(Compare, SaysWhatDiffersAndWhatItDid) {
+  std::vector<RunRecord> runs = {Record("learned", {4, 3, 2.5}, 1000),
+                                 Record("rope", {4, 2.4, 2.0, 1.9}, 900)};
+  const auto differences = DifferencesOf(runs);
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].setting, "position");
+  EXPECT_THAT(differences[0].values, testing::ElementsAre("learned", "rope"));
+  EXPECT_EQ(EffectOf(runs[1], runs[0]),
+            "rope beside learned: held-out loss -0.6000 nats per token, perplexity -45.1 %; after "
+            "200k tokens each -0.5000 nats per token, perplexity -39.3 %; it passed the other's "
+            "last loss after 100 of 300 updates; 0.90 times the speed.");
+  runs[1].settings.push_back({"dropout", "0.1"});
+  EXPECT_EQ(DifferencesOf(runs).size(), 1u);
+}
+
+TEST(Compare, FiguresAreOfTheRows) {
+  RunRecord run = Record("a", {4, 2, 3}, 10);
+  run.rows[1].tokens_per_second = 1000;
+  run.model.emplace();
+  run.model->n_layer = 3;
+  run.model->n_head = 6;
+  run.model->n_kv_head = 2;
+  run.model->n_embd = 12;
+  run.model->vocab_size = 7;
+  ASSERT_TRUE(run.model->Resolve());
+  const RunFigures f = FiguresOf(run);
+  EXPECT_EQ(f.cache_elements, 2 * 3 * 2 * 2);
+  EXPECT_EQ(f.val_loss, 3);
+  EXPECT_EQ(f.best_val_loss, 2);
+  EXPECT_EQ(f.best_iter, 100);
+  EXPECT_EQ(f.train_loss, 3.5);
+  EXPECT_EQ(f.tokens_per_second, 10);
+}
+
+TEST(Sheet, DistinctRunsAreCountedInWords) {
+  const std::string text = "the cat and the cat\nand the dog";
+  const DistinctRuns one = CountDistinctRuns(text, 1), three = CountDistinctRuns(text, 3);
+  EXPECT_EQ(one.distinct, 4);
+  EXPECT_EQ(one.total, 8);
+  // the cat and, cat and the, and the cat, the cat and, cat and the, and the dog
+  EXPECT_EQ(three.distinct, 4);
+  EXPECT_EQ(three.total, 6);
+  EXPECT_EQ(CountDistinctRuns("two words", 3).share(), 1);
+}
+
+const Table kTable{"t", {"name", "v|1"}, {{"a \"b\"", "<1>"}, {"c", "22"}}};
+
+TEST(Table, TextIsAlignedAndCutToItsWidth) {
+  EXPECT_EQ(TableText(kTable, 100), "name   v|1\na \"b\"  <1>\nc       22\n");
+  const Table wide{"", {"n", "v"}, {{"a", std::string(50, 'x')}}, false};
+  EXPECT_EQ(TableText(wide, 20), "n  v\na  " + std::string(16, 'x') + ".\n");
+}
+
+TEST(Table, MarkdownCsvAndHtmlEscapeWhatTheyMust) {
+  EXPECT_EQ(TableMarkdown(kTable),
+            "| name | v\\|1 |\n| --- | ---: |\n| a \"b\" | \\<1> |\n| c | 22 |\n");
+  EXPECT_EQ(TableCsv(kTable),
+            "\"t\",\"a \"\"b\"\"\",\"v|1\",\"<1>\"\r\n\"t\",\"c\",\"v|1\",\"22\"\r\n");
+  EXPECT_THAT(TableHtml(kTable), testing::HasSubstr("<td>&lt;1&gt;</td>"));
+}
+
+}  // namespace
+}  // namespace heed
