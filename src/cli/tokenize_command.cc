@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -59,7 +58,8 @@ std::string Shown(std::string_view piece) {
   }
   text = Printable(text);
   if (text.size() > kWidestPiece) {
-    text = text.substr(0, text.size() - (text.size() - CharacterStart(text, kWidestPiece))) + "...";
+    text.resize(CharacterStart(text, kWidestPiece));
+    text += "...";
   }
   return '"' + text + '"';
 }
@@ -155,13 +155,12 @@ class TokenizeRun {
       if (settings_.bos) more = tokenizer_->WithBos(std::move(more));
       ids.insert(ids.end(), more.begin(), more.end());
     }
-    if (session_.terminal.json()) return Summarize(Count(ids), corpus.bytes(), Json(ids));
+    const auto tokens = static_cast<int64_t>(ids.size());
+    if (session_.terminal.json()) return Summarize(tokens, corpus.bytes(), Json(ids));
     if (session_.terminal.out_has_colour()) HEED_TRY(session_.terminal.Say(Coloured(ids)));
     HEED_TRY(session_.terminal.Say(Table(ids)));
-    return Summarize(Count(ids), corpus.bytes(), {});
+    return Summarize(tokens, corpus.bytes(), {});
   }
-
-  static int64_t Count(const std::vector<int32_t>& ids) { return static_cast<int64_t>(ids.size()); }
 
   OrderedJson Json(const std::vector<int32_t>& ids) const {
     std::vector<std::string> pieces;

@@ -1,6 +1,7 @@
 // Tensors made in a test, as the files that people hand over.
 #pragma once
 
+#include <cstring>
 #include <map>
 #include <span>
 #include <stdexcept>
@@ -11,12 +12,14 @@
 #include "io/safetensors.h"
 #include "io/tensor_file.h"
 #include "support/temporary_folder.h"
+#include "tensor/convert.h"
 
 namespace heed {
 
 struct Array {
   std::vector<int64_t> shape;
   std::vector<double> values;
+  DType dtype = DType::kF64;  // as which it is written; a float dtype or I64
 };
 
 struct TensorSet {
@@ -42,11 +45,26 @@ struct TensorSet {
   void Write(const std::string& path) const {
     std::vector<TensorToWrite> list;
     for (const auto& [name, array] : tensors) {
-      list.push_back({name, DType::kF64, array.shape, array.values.data(), nullptr});
-      if (array.values.empty()) list.back().fill = [](int64_t, std::span<std::byte>) {};
+      list.push_back({name, array.dtype, array.shape, nullptr,
+                      [&array = array](int64_t first, std::span<std::byte> out) {
+                        Store(array, first, out);
+                      }});
     }
     const Status status = WriteSafetensors(path, list, settings, /*overwrite=*/true);
     if (!status) throw std::runtime_error(status.error().Message());
+  }
+
+  // Elements first, first + 1, ... as bytes of the array's dtype.
+  static void Store(const Array& array, int64_t first, std::span<std::byte> out) {
+    const size_t n = out.size() / SizeOf(array.dtype);
+    if (IsFloat(array.dtype)) {
+      Encode(array.dtype, array.values.data() + first, n, out.data());
+      return;
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const auto value = static_cast<int64_t>(array.values[first + static_cast<int64_t>(i)]);
+      std::memcpy(out.data() + i * sizeof(value), &value, sizeof(value));
+    }
   }
 
   // Through a file and back.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/quote.h"
@@ -12,10 +13,11 @@
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_search.h"
 #include "verify/diagnose/attention_structure.h"
-#include "verify/diagnose/replay.h"
 
 namespace heed {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class Diagnostician {
  public:
@@ -32,7 +34,12 @@ class Diagnostician {
         break;
       }
     }
-    diagnosis_ = ConcludeReplays(Replays(), floor);
+    diagnosis_ = Conclude(Explanations(), floor);
+    diagnosis_.reference_residual = kInfinity;
+    for (const AttentionHypothesis& h : tried_) {
+      if (!h.faults.empty()) continue;
+      diagnosis_.reference_residual = std::min(diagnosis_.reference_residual, h.residual);
+    }
     chosen_ = Chosen();
     right_ = search_.conventions()[chosen_->convention].right;
     ReportConventions();
@@ -73,27 +80,25 @@ class Diagnostician {
   }
 
   // One for each set of faults, with the best of its variants.
-  std::vector<Tried> Replays() {
+  std::vector<Explanation> Explanations() {
     std::vector<Replayed> all;
     for (const AttentionHypothesis& h : tried_) {
       all.push_back({&h, search_.RoundedResidualOf(h.recipe)});
     }
     const bool bits = std::ranges::any_of(all, &Replayed::HasTheirBits);
-    std::vector<Tried> replays;
+    std::vector<Explanation> explanations;
     for (const Replayed& each : all) {
       const AttentionHypothesis& h = *each.hypothesis;
-      if (!h.faults.empty() && (IsMatched(each, all) || (bits && !each.HasTheirBits()))) continue;
-      Tried replay{{Names(h), h.residual, h.detail}, each.rounded, h.convention};
-      const auto same = std::ranges::find_if(replays, [&](const Tried& other) {
-        return other.explanation.faults == replay.explanation.faults;
-      });
-      if (same == replays.end()) {
-        replays.push_back(std::move(replay));
-      } else if (replay.explanation.residual < same->explanation.residual) {
-        *same = std::move(replay);
+      if (IsMatched(each, all) || (bits && !each.HasTheirBits())) continue;
+      Explanation explanation{Names(h), h.residual, h.detail};
+      const auto same = std::ranges::find(explanations, explanation.faults, &Explanation::faults);
+      if (same == explanations.end()) {
+        explanations.push_back(std::move(explanation));
+      } else if (explanation.residual < same->residual) {
+        *same = std::move(explanation);
       }
     }
-    return replays;
+    return explanations;
   }
 
   // What the first explanation was made by; the nearest right formula when there is none.

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "verify/diagnose/replay.h"
+#include "tensor/convert.h"
 
 namespace heed {
 namespace {
@@ -216,6 +216,16 @@ class Conventions {
   std::vector<AttentionConvention> list_;
 };
 
+using Numbers = std::vector<double>;
+
+Numbers StoredAs(DType dtype, const Numbers& values) {
+  std::vector<std::byte> bytes(values.size() * SizeOf(dtype));
+  Numbers stored(values.size());
+  Encode(dtype, values.data(), values.size(), bytes.data());
+  Decode(dtype, bytes.data(), values.size(), stored.data());
+  return stored;
+}
+
 // ------------------------------------------------------------------ fits
 
 struct Minimum {
@@ -297,8 +307,8 @@ double AttentionSearch::RoundedResidualOf(const AttentionRecipe& recipe) {
   for (const TheirTensor& tensor : dump_.theirs) {
     // Scores may be saved before the mask or behind it.
     if (tensor.stage == Stage::kScores && dump_.theirs.size() > 1) continue;
-    const Observed theirs{tensor.name, tensor.shape, tensor.values, tensor.dtype};
-    rounded = std::max(rounded, Agree({theirs}, {*replay_.Tensor(recipe, tensor.stage)}).rounded);
+    const Numbers ours = StoredAs(tensor.dtype, *replay_.Tensor(recipe, tensor.stage));
+    rounded = std::max(rounded, Residual(tensor.values, ours));
   }
   return rounded;
 }

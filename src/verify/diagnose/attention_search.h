@@ -41,7 +41,7 @@ class AttentionSearch {
   // What rounding may do to their tensors when they are made by `recipe`.
   NoiseFloor FloorOf(const AttentionRecipe& recipe) const;
   double ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor);
-  // The largest residual once ours are rounded into their type as well; see Agreement.
+  // The largest residual once ours are rounded into their type as well.
   double RoundedResidualOf(const AttentionRecipe& recipe);
   const std::vector<AttentionConvention>& conventions() const { return conventions_; }
   AttentionReplay& replay() { return replay_; }
