@@ -101,7 +101,8 @@ bool IsOutIn(const std::vector<SourceTensor>& tensors, const Gpt& model) {
     if (p.name == "h.0.attn.c_attn.weight") fused = &p;
   }
   return fused != nullptr && std::ranges::any_of(tensors, [&](const SourceTensor& t) {
-           return CoreName(t.name) == fused->name && t.shape == ShapeIn({.out_in = true}, *fused);
+           return CoreName(t.name) == fused->name && t.shape != fused->shape &&
+                  t.shape == ShapeIn({.out_in = true}, *fused);
          });
 }
 

@@ -28,7 +28,7 @@ struct Attention {
   // mean of the values so far. qkv projects the values alone.
   bool averaged = false;
   bool interleaved = false;
-  int64_t window = 0;  // keys that each query sees, itself included; 0 for all
+  int64_t window = 0;         // keys that each query sees, itself included; 0 for all
   uint32_t dropout_site = 0;  // the pattern's; the next site is the output's
   std::vector<Linear> qkv;    // one fused projection, or q, k and v apart
   Linear proj;

@@ -24,7 +24,9 @@ TEST(LessonRow29, RowsOfEveryMapSumToOneAndHideWhatIsLater) {
           double sum = 0;
           for (int64_t s = 0; s < maps->T; ++s) {
             const float p = map[t * maps->T + s];
-            if (s > t) EXPECT_EQ(p, 0) << mix.name;
+            if (s > t) {
+              EXPECT_EQ(p, 0) << mix.name;
+            }
             sum += p;
           }
           EXPECT_NEAR(sum, 1, 1e-6) << mix.name;

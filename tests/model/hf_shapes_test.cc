@@ -109,7 +109,7 @@ TEST_P(HfShape, GgufKeepsTheFunctionOrRefuses) {
 INSTANTIATE_TEST_SUITE_P(Cases, HfShape,
                          testing::Values("linear", "llama3", "yarn", "attention_bias", "mistral",
                                          "qwen2"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& shape) { return shape.param; });
 
 }  // namespace
 }  // namespace heed

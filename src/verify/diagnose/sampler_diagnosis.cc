@@ -24,8 +24,9 @@ constexpr FaultKind kFaults[] = {
     {"top_p_one_is_greedy", "nothing exceeds a top_p of 1, so the first token alone is kept",
      "leave the distribution alone when top_p is 1", "if top_p < 1: p = filter_top_p(p, top_p)",
      "if (top_p < 1) KeepTopP(top_p, &p);", "top_p 1 against 0.99999994"},
-    {"top_p_ascending", "tokens are sorted from the least likely, so that likely ones or none are removed", "sort by falling probability",
-     "sorted_p, order = p.sort(descending=True)",
+    {"top_p_ascending",
+     "tokens are sorted from the least likely, so that likely ones or none are removed",
+     "sort by falling probability", "sorted_p, order = p.sort(descending=True)",
      "std::sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });",
      "a sharp distribution: the likeliest token is gone"},
     {"sort_not_undone", "filtered probabilities are scattered back by the wrong index",
@@ -78,13 +79,7 @@ constexpr FaultKind kFaults[] = {
 
 enum class Temperature { kOnce, kTwice, kOnProbabilities, kIgnored, kInverted };
 enum class Zero { kGreedy, kNan, kAsOne };
-enum class TopP {
-  kPlain,
-  kDropCrossing,
-  kDropReaching,
-  kAscending,
-  kAscendingDropped,
-  kOneGreedy };
+enum class TopP { kPlain, kDropCrossing, kDropReaching, kAscending, kAscendingDropped, kOneGreedy };
 enum class Sorted { kUndone, kLeftSorted, kGathered, kMaskSorted };
 enum class Penalty { kPlain, kDividesAll, kPerOccurrence, kIgnored };
 enum class Order { kTemperatureFirst, kTemperatureLast };
