@@ -81,7 +81,7 @@ Diagnosis ConcludeReplays(const std::vector<Tried>& tried, const NoiseFloor& flo
     // Equal numbers keep the catalogue's order.
     for (const Explanation& earlier : kept) {
       const double apart = std::abs(earlier.residual - kept.back().residual);
-      if (apart <= kDoubleNoise + 1e-6 * earlier.residual) {
+      if (std::isfinite(apart) && apart <= kDoubleNoise + 1e-6 * earlier.residual) {
         kept.back().residual = earlier.residual;
         break;
       }

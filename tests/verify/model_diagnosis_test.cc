@@ -1,0 +1,292 @@
+#include "verify/diagnose/model_diagnosis.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "model/folder.h"
+#include "support/checks.h"
+#include "support/planted_dump.h"
+#include "support/temporary_folder.h"
+#include "verify/planted.h"
+
+namespace heed {
+namespace {
+
+// A golden model's folder, and the same model run with something wrong in it.
+class GoldenDump {
+ public:
+  explicit GoldenDump(const std::string& name) : golden_(Golden::Load(name)) {
+    model_ = GoldenModel(golden_, SimdKernels());
+    const Status saved = SaveModel(folder_.path() + "/model", *model_, nullptr, false);
+    EXPECT_TRUE(saved) << saved.error().Message();
+    tokens_ = golden_.Tokens("tokens");
+    B_ = golden_.file.Find("tokens")->shape[0];
+    T_ = int64_t(tokens_.size()) / B_;
+  }
+
+  const Gpt& model() const { return *model_; }
+  ParameterSet& parameters() const { return model_->parameters(); }
+  int64_t B() const { return B_; }
+  int64_t T() const { return T_; }
+  std::vector<double> Expected() const { return *golden_.file.Doubles("expect.logits"); }
+
+  // The model under other kernels or other settings, with its weights changed by `change`.
+  std::unique_ptr<Gpt> Other(const Kernels& kernels, const ModelConfig& config,
+                             const std::function<void(ParameterSet*)>& change = nullptr) const {
+    auto other = *Gpt::Create(config, kernels);
+    for (Parameter& p : other->parameters().all()) {
+      const std::vector<float> values = golden_.Floats(p.name);
+      std::copy(values.begin(), values.end(), p.data);
+    }
+    if (change) change(&other->parameters());
+    return other;
+  }
+
+  std::vector<double> LogitsOf(const Gpt& model) const {
+    const std::vector<float> logits = FullLogits(model, tokens_, B_);
+    return {logits.begin(), logits.end()};
+  }
+
+  // The last n positions behind a cache.
+  std::vector<double> Decoded(const Gpt& model, int64_t n) const {
+    const int64_t V = model.config().vocab_size;
+    auto cache = *KvCache::Create(model.config(), B_, T_);
+    auto activations = *Activations::Create(model, B_, T_, /*training=*/false);
+    std::vector<float> logits(B_ * T_ * V);
+    int64_t at = 0;
+    for (const int64_t size : {T_ - n, n}) {
+      std::vector<int32_t> piece;
+      for (int64_t b = 0; b < B_; ++b) {
+        piece.insert(piece.end(), &tokens_[b * T_ + at], &tokens_[b * T_ + at] + size);
+      }
+      Pass pass = model.NewPass(B_, size);
+      const std::vector<KeyValueCache> layers = cache->Extend(0, B_, size, &pass.offsets);
+      const float* x = model.Forward(pass, piece.data(), activations.get(), layers);
+      model.Logits(pass, x, B_ * size, activations.get(), logits.data());
+      at += size;
+    }
+    return {logits.begin(), logits.begin() + B_ * n * V};
+  }
+
+  TensorSet Set(const std::vector<double>& logits, DType dtype = DType::kF32) const {
+    TensorSet set;
+    set["tokens"] = {{B_, T_}, {tokens_.begin(), tokens_.end()}, DType::kI64};
+    set["logits"] = {{B_, T_, model_->config().vocab_size}, logits, dtype};
+    return set;
+  }
+
+  Result<Diagnosis> Diagnose(const TensorSet& set) const {
+    const TensorFile file = set.File();
+    return DiagnoseModel(file, "dump", {}, folder_.path() + "/model");
+  }
+
+  std::string FindingOf(const Gpt& model) const { return Finding(Diagnose(Set(LogitsOf(model)))); }
+
+ private:
+  Golden golden_;
+  TemporaryFolder folder_;
+  std::unique_ptr<Gpt> model_;
+  std::vector<int32_t> tokens_;
+  int64_t B_ = 0, T_ = 0;
+};
+
+TEST(ModelDiagnosisTest, GoldenLogitsAreCorrect) {
+  for (const char* name : {"gpt2-learned", "gpt2-rope-gqa", "gpt2-rope-interleaved-mqa",
+                           "gpt2-sinusoidal", "gpt2-no-bias", "llama-gqa", "llama-mqa-tied"}) {
+    const GoldenDump dump(name);
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+      EXPECT_EQ(Finding(dump.Diagnose(dump.Set(dump.Expected(), dtype))), "correct")
+          << name << " " << NameOf(dtype);
+    }
+    EXPECT_EQ(dump.FindingOf(dump.model()), "correct") << name << " computed in float32";
+  }
+}
+
+TEST(ModelDiagnosisTest, FaultyKernelsAreNamed) {
+  const std::pair<const char*, std::vector<const char*>> kCases[] = {
+      {"gpt2-learned",
+       {"mask_missing", "mask_shifted_by_one", "mask_01_added", "scale_missing",
+        "softmax_axis_query", "heads_merged_untransposed", "gelu_form"}},
+      {"gpt2-rope-gqa", {"gqa_tiled", "rope_pairing", "rope_mixed_layouts", "rope_cos_plus_sin"}},
+      {"llama-gqa", {"gqa_tiled", "rope_pairing", "mask_missing"}}};
+  for (const auto& [name, faults] : kCases) {
+    const GoldenDump dump(name);
+    for (const char* fault : faults) {
+      const Kernels kernels = *PlantedKernels(fault, SimdKernels());
+      EXPECT_EQ(dump.FindingOf(*dump.Other(kernels, dump.model().config())), fault) << name;
+    }
+  }
+}
+
+TEST(ModelDiagnosisTest, OtherSettingsThanTheFoldersAreNamed) {
+  const GoldenDump dump("llama-gqa");
+  ModelConfig config = dump.model().config();
+  config.rope_theta = 500000;
+  EXPECT_EQ(dump.FindingOf(*dump.Other(SimdKernels(), config)), "rope_theta");
+  config = dump.model().config();
+  config.norm_eps = 1e-3;
+  EXPECT_EQ(dump.FindingOf(*dump.Other(SimdKernels(), config)), "norm_eps_value");
+}
+
+TEST(ModelDiagnosisTest, OtherWeightsThanTheFoldersAreNamed) {
+  const auto scaled = [](const char* name, double factor, double offset) {
+    return [=](ParameterSet* parameters) {
+      for (Parameter& p : parameters->all()) {
+        if (p.name.find(name) == std::string::npos) continue;
+        for (int64_t i = 0; i < p.elements; ++i) p.data[i] = float(p.data[i] * factor + offset);
+      }
+    };
+  };
+  const GoldenDump llama("llama-gqa");
+  const auto finding = [](const GoldenDump& dump, const auto& change) {
+    return dump.FindingOf(*dump.Other(SimdKernels(), dump.model().config(), change));
+  };
+  EXPECT_EQ(finding(llama, scaled("embed_tokens", std::sqrt(32.0), 0)), "embedding_scale");
+  EXPECT_EQ(finding(llama, scaled("norm", 1, 1)), "norm_gain_plus_one");
+  EXPECT_EQ(finding(llama,
+                    [](ParameterSet* p) {
+                      Parameter* head = p->Find("lm_head.weight");
+                      std::copy_n(p->Find("model.embed_tokens.weight")->data, head->elements,
+                                  head->data);
+                    }),
+            "head_untied");
+  const GoldenDump gpt2("gpt2-learned");
+  EXPECT_EQ(finding(gpt2, scaled("ln_", 1, 0)), "correct");
+  EXPECT_EQ(finding(gpt2, scaled("mlp.c_proj.bias", 0, 0)), "mlp_bias_missing");
+  EXPECT_EQ(finding(gpt2, scaled("wpe", 0, 0)), "position_missing");
+  EXPECT_EQ(finding(gpt2,
+                    [](ParameterSet* p) {
+                      Parameter* wpe = p->Find("wpe.weight");
+                      const int64_t C = wpe->shape[1];
+                      std::copy(wpe->data + 2 * C, wpe->data + wpe->elements, wpe->data);
+                    }),
+            "position_offset_two");
+}
+
+// A tied model whose head was left at other numbers: 51 positions know 32 channels.
+TEST(ModelDiagnosisTest, AnyOtherHeadIsNamed) {
+  const GoldenDump dump("gpt2-learned");
+  ModelConfig config = dump.model().config();
+  config.tied = false;
+  auto other = *Gpt::Create(config, SimdKernels());
+  other->Initialize(3);
+  for (Parameter& p : other->parameters().all()) {
+    if (p.name == "lm_head.weight") continue;
+    std::copy_n(dump.parameters().Find(p.name)->data, p.elements, p.data);
+  }
+  EXPECT_EQ(dump.FindingOf(*other), "head_untied");
+}
+
+TEST(ModelDiagnosisTest, DecodingFaultsAreNamed) {
+  for (const char* name : {"gpt2-learned", "gpt2-rope-gqa", "llama-gqa"}) {
+    const GoldenDump dump(name);
+    constexpr int64_t kNew = 3;
+    const int64_t V = dump.model().config().vocab_size;
+    for (const char* fault : {"correct", "position_restart", "causal_align_top_left"}) {
+      const Kernels kernels =
+          fault == std::string("correct") ? SimdKernels() : *PlantedKernels(fault, SimdKernels());
+      const auto other = dump.Other(kernels, dump.model().config());
+      TensorSet set = dump.Set(dump.Expected());
+      set["decode_logits"] = {{dump.B(), kNew, V}, dump.Decoded(*other, kNew), DType::kF32};
+      EXPECT_EQ(Finding(dump.Diagnose(set)), fault) << name;
+    }
+  }
+}
+
+TEST(ModelDiagnosisTest, TwoFaultsAreNamedTogether) {
+  const GoldenDump dump("llama-gqa");
+  const Kernels kernels = *PlantedKernels("gqa_tiled", SimdKernels());
+  ModelConfig config = dump.model().config();
+  config.norm_eps = 1e-2;
+  EXPECT_THAT(dump.FindingOf(*dump.Other(kernels, config)),
+              testing::AllOf(testing::HasSubstr("gqa_tiled"), testing::HasSubstr("norm_eps_value"),
+                             testing::Not(testing::HasSubstr("|"))));
+}
+
+// Statistics over the whole sequence, which the search does not know for models.
+TEST(ModelDiagnosisTest, UnknownFaultIsNotNamed) {
+  const GoldenDump dump("gpt2-no-bias");
+  const Kernels kernels = *PlantedKernels("norm_over_sequence", SimdKernels());
+  EXPECT_EQ(dump.FindingOf(*dump.Other(kernels, dump.model().config())), "unexplained");
+}
+
+// A row's own tokens, alone, are what padding must not change.
+TEST(ModelDiagnosisTest, PaddedRowsAreRightWhenPaddingDoesNotShow) {
+  const GoldenDump dump("gpt2-learned");
+  constexpr int64_t kPads = 4;
+  const int64_t T = dump.T(), V = dump.model().config().vocab_size;
+  TensorSet set = dump.Set(dump.Expected());
+  Array& logits = set["logits"];
+  Array mask{{dump.B(), T}, std::vector<double>(dump.B() * T, 1), DType::kI64};
+  std::fill_n(mask.values.begin(), kPads, 0.0);
+  std::vector<int32_t> alone;
+  for (int64_t t = kPads; t < T; ++t) alone.push_back(int32_t(set["tokens"].values[t]));
+  const std::vector<float> right = FullLogits(dump.model(), alone, 1);
+  std::copy(right.begin(), right.end(), logits.values.begin() + kPads * V);
+  set["attention_mask"] = mask;
+  EXPECT_EQ(Finding(dump.Diagnose(set)), "correct");
+
+  // Positions from the padding: rows kPads and later of the table.
+  const auto shifted = dump.Other(SimdKernels(), dump.model().config(), [](ParameterSet* p) {
+    Parameter* wpe = p->Find("wpe.weight");
+    std::copy(wpe->data + kPads * wpe->shape[1], wpe->data + wpe->elements, wpe->data);
+  });
+  const std::vector<float> wrong = FullLogits(*shifted, alone, 1);
+  std::copy(wrong.begin(), wrong.end(), logits.values.begin() + kPads * V);
+  EXPECT_EQ(Finding(dump.Diagnose(set)), "left_pad_positions");
+}
+
+// The first tap that departs is where it shows.
+TEST(ModelDiagnosisTest, TapsTellWhereItShows) {
+  const GoldenDump dump("gpt2-learned");
+  const auto other = dump.Other(*PlantedKernels("gelu_form", SimdKernels()), dump.model().config());
+  TensorSet set = dump.Set(dump.LogitsOf(*other));
+  const Gpt& model = dump.model();
+  const int64_t C = model.config().n_embd;
+  std::vector<double> embedded;
+  const float* wte = other->parameters().Find("wte.weight")->data;
+  const float* wpe = other->parameters().Find("wpe.weight")->data;
+  for (int64_t r = 0; r < dump.B() * dump.T(); ++r) {
+    const auto token = int64_t(set["tokens"].values[r]);
+    for (int64_t c = 0; c < C; ++c) {
+      embedded.push_back(double(wte[token * C + c]) + double(wpe[(r % dump.T()) * C + c]));
+    }
+  }
+  set["blocks.0.hook_resid_pre"] = {{dump.B(), dump.T(), C}, embedded, DType::kF32};
+  auto diagnosis = dump.Diagnose(set);
+  EXPECT_EQ(Finding(diagnosis), "gelu_form");
+  ASSERT_TRUE(diagnosis->first_difference);
+  EXPECT_EQ(diagnosis->first_difference->tensor, "logits");
+  for (double& value : embedded) value *= std::sqrt(double(C));
+  set["blocks.0.hook_resid_pre"].values = embedded;
+  diagnosis = dump.Diagnose(set);
+  ASSERT_TRUE(diagnosis && diagnosis->first_difference);
+  EXPECT_EQ(diagnosis->first_difference->tensor, "blocks.0.hook_resid_pre");
+  set["blocks.0.hook_resid_pre"].shape = {dump.B() * dump.T(), C};
+  EXPECT_THAT(Finding(dump.Diagnose(set)), testing::HasSubstr("blocks.0.hook_resid_pre"));
+}
+
+TEST(ModelDiagnosisTest, BadDumpsAreRefused) {
+  const GoldenDump dump("gpt2-pico");
+  const TensorSet good = dump.Set(dump.Expected());
+  TensorSet set = good;
+  set["tokens"].values[3] = 10;
+  EXPECT_THAT(Finding(dump.Diagnose(set)), testing::HasSubstr("\"tokens\": found 10 at [0, 3]"));
+  set = good;
+  set["logits"].shape = {dump.T(), dump.B(), 10};
+  EXPECT_THAT(Finding(dump.Diagnose(set)), testing::HasSubstr("\"logits\": found"));
+  set = good;
+  set["logits"].values[5] = std::nan("");
+  EXPECT_THAT(Finding(dump.Diagnose(set)), testing::HasSubstr("found nan at [0, 0, 5]"));
+  set = good;
+  set["attention_mask"] = {
+      {dump.B(), dump.T()}, std::vector<double>(dump.B() * dump.T(), 0), DType::kI64};
+  EXPECT_THAT(Finding(dump.Diagnose(set)), testing::HasSubstr("attention_mask"));
+}
+
+}  // namespace
+}  // namespace heed
