@@ -120,7 +120,8 @@ struct TrainSpec {
 
 std::atomic<bool> interrupted{false};
 
-// While it lives, the first Ctrl-C asks the run to stop; the second ends the program.
+// While it lives, the first Ctrl-C, or a terminal that closes, asks the run to stop; the second
+// ends the program.
 class InterruptGuard {
  public:
   InterruptGuard() {
@@ -130,14 +131,16 @@ class InterruptGuard {
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(SIGINT, &action, &old_int_);
     sigaction(SIGTERM, &action, &old_term_);
+    sigaction(SIGHUP, &action, &old_hup_);
   }
   ~InterruptGuard() {
     sigaction(SIGINT, &old_int_, nullptr);
     sigaction(SIGTERM, &old_term_, nullptr);
+    sigaction(SIGHUP, &old_hup_, nullptr);
   }
 
  private:
-  struct sigaction old_int_, old_term_;
+  struct sigaction old_int_, old_term_, old_hup_;
 };
 
 // Makes the folder and holds it; refuses one that holds something, or clears it of an earlier run.
@@ -422,7 +425,7 @@ class TrainRun {
         fmt::format("settings  {} updates of {} x {} tokens, learning rate {} to {}, positions {}",
                     FormatCount(t.max_iters), t.batch_size * t.grad_accum, c.block_size,
                     FormatFigure(t.learning_rate), FormatFigure(t.min_lr), NameOf(c.position)));
-    if (trainer_->iteration() > 0) IntroduceResume();
+    if (!spec_.inputs.resume.empty()) IntroduceResume();
   }
 
   void IntroduceResume() {
@@ -465,6 +468,7 @@ class TrainRun {
 
   Status ShowEvaluation(const MetricsRow& row) {
     val_loss_ = row.val_loss;
+    val_iter_ = row.iter;
     std::string line = fmt::format("{:>6}  train {}", row.iter, FormatFigure(row.train_loss));
     if (row.val_loss) {
       line += fmt::format("  held out {}  perplexity {}", FormatFigure(*row.val_loss),
@@ -542,8 +546,9 @@ class TrainRun {
         fmt::format("{}: {} updates in {}, loss {}", spec_.inputs.out, trainer_->iteration(),
                     FormatDuration(last.elapsed_s), FormatFigure(last.train_loss));
     if (val_loss_) {
-      text += fmt::format(", held out {} (perplexity {})", FormatFigure(*val_loss_),
-                          FormatFigure(std::exp(*val_loss_)));
+      text += fmt::format(", held out {} (perplexity {}){}", FormatFigure(*val_loss_),
+                          FormatFigure(std::exp(*val_loss_)),
+                          val_iter_ == last.iter ? "" : fmt::format(" at update {}", val_iter_));
     }
     HEED_TRY(session_.terminal.Say(text + "\n"));
     return Verdict::kDone;
@@ -557,6 +562,7 @@ class TrainRun {
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<double> val_loss_;
+  int64_t val_iter_ = 0;  // update at which it was measured
   int64_t right_ = 0;
 };
 

@@ -257,6 +257,40 @@ GgufTensorToWrite ToWrite(const Gpt& model, const Parameter& p, BlockType type) 
   return tensor;
 }
 
+// nanoGPT's GPT-2 leaves biases out; GGUF's has them, and zeros change no number.
+Result<std::unique_ptr<Gpt>> WithZeroBiases(const Gpt& model) {
+  ModelConfig config = model.config();
+  config.bias = true;
+  HEED_TRY(config.Resolve());
+  if (model.config().bias || config.family() != Family::kGpt2) return nullptr;
+  HEED_ASSIGN(std::unique_ptr<Gpt> biased, Gpt::Create(config, model.kernels()));
+  for (const Parameter& p : model.parameters().all()) {
+    std::copy_n(p.data, p.elements, biased->parameters().Find(p.name)->data);
+  }
+  return biased;
+}
+
+Status SaveFitting(const std::string& path, const Gpt& model, const Tokenizer* tokenizer,
+                   BlockType type, bool overwrite) {
+  const ModelConfig& c = model.config();
+  if (const std::string misfit = Misfit(c); !misfit.empty()) {
+    return BadRequest(path, misfit, "a model that GGUF has a name for",
+                      "keep the folder, which holds every mix");
+  }
+  Metadata metadata = MetadataOf(c);
+  PutGgufVocabulary(tokenizer, c.vocab_size, &metadata);
+  std::vector<GgufTensorToWrite> tensors;
+  for (const Parameter& p : model.parameters().all()) tensors.push_back(ToWrite(model, p, type));
+  if (c.rope_scaling.rope_type == RopeStretch::kLlama3) {
+    const std::vector<double> divisors = Divisors(c);
+    tensors.push_back(
+        {kRopeDivisors, BlockType::kF32, {static_cast<int64_t>(divisors.size())}, [divisors] {
+           return std::vector<float>(divisors.begin(), divisors.end());
+         }});
+  }
+  return WriteGguf(path, metadata, tensors, overwrite);
+}
+
 }  // namespace
 
 Result<ModelConfig> GgufConfig(const GgufFile& file) { return ConfigReader(file).Read(); }
@@ -286,23 +320,8 @@ Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels) {
 
 Status SaveGguf(const std::string& path, const Gpt& model, const Tokenizer* tokenizer,
                 BlockType type, bool overwrite) {
-  const ModelConfig& c = model.config();
-  if (const std::string misfit = Misfit(c); !misfit.empty()) {
-    return BadRequest(path, misfit, "a model that GGUF has a name for",
-                      "keep the folder, which holds every mix");
-  }
-  Metadata metadata = MetadataOf(c);
-  PutGgufVocabulary(tokenizer, c.vocab_size, &metadata);
-  std::vector<GgufTensorToWrite> tensors;
-  for (const Parameter& p : model.parameters().all()) tensors.push_back(ToWrite(model, p, type));
-  if (c.rope_scaling.rope_type == RopeStretch::kLlama3) {
-    const std::vector<double> divisors = Divisors(c);
-    tensors.push_back(
-        {kRopeDivisors, BlockType::kF32, {static_cast<int64_t>(divisors.size())}, [divisors] {
-           return std::vector<float>(divisors.begin(), divisors.end());
-         }});
-  }
-  return WriteGguf(path, metadata, tensors, overwrite);
+  HEED_ASSIGN(const std::unique_ptr<Gpt> biased, WithZeroBiases(model));
+  return SaveFitting(path, biased == nullptr ? model : *biased, tokenizer, type, overwrite);
 }
 
 }  // namespace heed

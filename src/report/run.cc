@@ -162,6 +162,9 @@ std::vector<Difference> DifferencesOf(std::span<const RunRecord> runs) {
 std::string EffectOf(const RunRecord& run, const RunRecord& other) {
   const RunFigures a = FiguresOf(other), b = FiguresOf(run);
   std::string text = fmt::format("{} beside {}: ", run.name, other.name);
+  if (run.data != other.data) {
+    return text + "trained on different texts, so their losses do not compare";
+  }
   if (!a.val_loss || !b.val_loss) {
     text +=
         "training loss " + Change(a.train_loss, b.train_loss) + ", for not both have a held-out";
@@ -169,7 +172,8 @@ std::string EffectOf(const RunRecord& run, const RunRecord& other) {
     text += "held-out loss " + Change(*a.val_loss, *b.val_loss);
     const int64_t common = std::min(a.tokens, b.tokens);
     const MetricsRow *at = EvaluatedBy(other, common), *bt = EvaluatedBy(run, common);
-    if (a.tokens != b.tokens && at != nullptr && bt != nullptr && at->tokens == bt->tokens) {
+    if (a.tokens != b.tokens && at != nullptr && at->tokens > 0 && bt != nullptr &&
+        at->tokens == bt->tokens) {
       text += fmt::format("; after {} tokens each {}", FormatQuantity(double(at->tokens)),
                           Change(*at->val_loss, *bt->val_loss));
     }
@@ -182,7 +186,8 @@ std::string EffectOf(const RunRecord& run, const RunRecord& other) {
     }
   }
   if (a.tokens_per_second > 0 && b.tokens_per_second > 0) {
-    text += fmt::format("; {:.2f} times the speed", b.tokens_per_second / a.tokens_per_second);
+    text += fmt::format("; {} times the speed",
+                        FormatFigure(b.tokens_per_second / a.tokens_per_second));
   }
   if (a.cache_elements > 0 && b.cache_elements > 0 && a.cache_elements != b.cache_elements) {
     text += fmt::format("; a key/value cache of {} bytes a position in place of {}",

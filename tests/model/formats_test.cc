@@ -129,7 +129,9 @@ TEST_F(Formats, RowsOfQueriesAndKeysAreInterleavedHeadByHead) {
 
 TEST_F(Formats, MixesWithoutANameInGgufAreRefusedInOneSentence) {
   for (const Mix& mix : Mixes()) {
-    if (mix.config.family() != Family::kHeed) continue;
+    ModelConfig biased = mix.config;
+    biased.bias = true;
+    if (biased.family() != Family::kHeed || mix.config.family() != Family::kHeed) continue;
     const auto model = NoisyModel(mix.config, SimdKernels());
     const Status status =
         SaveGguf(folder_ / "m.gguf", *model, nullptr, BlockType::kF32, /*overwrite=*/true);
@@ -137,6 +139,23 @@ TEST_F(Formats, MixesWithoutANameInGgufAreRefusedInOneSentence) {
     EXPECT_THAT(status.error().Message(), HasSubstr("a mix that no architecture has"));
     EXPECT_FALSE(SaveLlama2c(folder_ / "m.bin", *model, 0, true)) << mix.name;
   }
+}
+
+// nanoGPT trains GPT-2 without biases; GGUF's has them.
+TEST_F(Formats, BiasesThatAreLeftOutBecomeZerosInGguf) {
+  ModelConfig config;
+  config.n_layer = 2;
+  config.n_head = 3;
+  config.n_embd = 24;
+  config.block_size = 8;
+  config.vocab_size = 7;
+  config.bias = false;
+  const auto model = NoisyModel(config, SimdKernels());
+  ASSERT_TRUE(SaveGguf(folder_ / "m.gguf", *model, nullptr, BlockType::kF32, /*overwrite=*/true));
+  const auto loaded = Load(folder_ / "m.gguf");
+  EXPECT_TRUE(loaded.model->config().bias);
+  const std::vector<int32_t> tokens = {1, 5, 0, 2, 4, 3};
+  EXPECT_EQ(FullLogits(*loaded.model, tokens, 2), FullLogits(*model, tokens, 2));
 }
 
 TEST_F(Formats, WhatTheBinFormatTakesForGrantedIsRefused) {

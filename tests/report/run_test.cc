@@ -36,9 +36,12 @@ TEST(Compare, SaysWhatDiffersAndWhatItDid) {
   EXPECT_EQ(EffectOf(runs[1], runs[0]),
             "rope beside learned: held-out loss -0.6000 nats per token, perplexity -45.1 %; after "
             "200k tokens each -0.5000 nats per token, perplexity -39.3 %; it passed the other's "
-            "last loss after 100 of 300 updates; 0.90 times the speed.");
+            "last loss after 100 of 300 updates; 0.9 times the speed.");
   runs[1].settings.push_back({"dropout", "0.1"});
   EXPECT_EQ(DifferencesOf(runs).size(), 1u);
+  runs[1].data = {"another.txt"};
+  EXPECT_EQ(EffectOf(runs[1], runs[0]),
+            "rope beside learned: trained on different texts, so their losses do not compare");
 }
 
 TEST(Compare, FiguresAreOfTheRows) {
