@@ -91,6 +91,12 @@ class Conversion {
     if (settings_.bin_version != 0 && settings_.bin_version != 1) {
       return BadRequest("--bin-version", fmt::format("{}", settings_.bin_version), "0 or 1");
     }
+    if (session_.options.Given("n_kv_head") && settings_.n_kv_head < 1) {
+      return BadRequest("--n-kv-head", fmt::format("{}", settings_.n_kv_head), "1 or more");
+    }
+    if (session_.options.Given("how") && settings_.n_kv_head == 0) {
+      return BadRequest("--how", "no --n-kv-head beside it", "the number of key/value heads");
+    }
     in_ = paths[0];
     out_ = paths[1];
     HEED_ASSIGN(before_, LoadModel(in_, kernels(), settings_.tokenizer));
@@ -124,7 +130,8 @@ class Conversion {
         HEED_TRY(SaveVocabulary());
         return SaveLlama2c(out_, model, static_cast<int>(settings_.bin_version), overwrite);
       case CheckpointFormat::kHuggingFace:
-        return SaveModel(out_, model, tokenizer, overwrite, {.dtype = PlainType(type_)});
+        return SaveModel(out_, model, tokenizer, overwrite,
+                         {PlainType(type_), PlainType(VectorType())});
     }
     return {};
   }
@@ -145,10 +152,21 @@ class Conversion {
     return WriteFileAtomically(path, {&piece, 1}, session_.globals.overwrite);
   }
 
+  // GGUF keeps gains and biases in f32 and matrices in fewer bits; a folder that shall lose nothing
+  // does the same. An asked-for type is for all.
+  BlockType VectorType() const {
+    if (FormatOf(out_) != CheckpointFormat::kHuggingFace) return BlockType::kF32;
+    return settings_.dtype == StoredType::kSame ? before_.report.vector_type : type_;
+  }
+
   // Numbers that were only widened or moved make the same logits.
   bool IsAsPromised() const {
-    const bool exact =
-        settings_.n_kv_head == 0 && (type_ == BlockType::kF32 || type_ == before_.report.type);
+    const auto keeps = [](BlockType stored, BlockType given) {
+      return stored == BlockType::kF32 || stored == given;
+    };
+    const LoadReport& given = before_.report;
+    const bool exact = settings_.n_kv_head == 0 && keeps(type_, given.type) &&
+                       keeps(VectorType(), given.vector_type);
     return std::isfinite(difference_.largest) && (!exact || difference_.largest == 0);
   }
 

@@ -244,6 +244,11 @@ class TrainRun {
         return BadRequest("--init", fmt::format("{} beside it", field), "the model's own sizes",
                           "only block_size and dropout may change");
       }
+      for (const char* name : {"tokenizer", "vocab_size"}) {
+        if (!session_.options.Given(name)) continue;
+        return BadRequest("--init", fmt::format("{} beside it", name),
+                          "the model's own vocabulary");
+      }
       HEED_ASSIGN(LoadedModel loaded, LoadModel(inputs.init, kernels()));
       if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
       tokenizer = std::move(*loaded.tokenizer);

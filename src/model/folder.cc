@@ -204,11 +204,13 @@ TensorToWrite ToWrite(const Parameter& p, DType dtype) {
 std::vector<Shard> CutShards(const Gpt& model, const SaveSettings& settings) {
   std::vector<Shard> shards(1);
   for (const Parameter& p : model.parameters().all()) {
-    const int64_t bytes = p.elements * static_cast<int64_t>(SizeOf(settings.dtype));
+    const DType dtype =
+        p.shape.size() > 1 ? settings.dtype : settings.vector_dtype.value_or(settings.dtype);
+    const int64_t bytes = p.elements * static_cast<int64_t>(SizeOf(dtype));
     if (shards.back().bytes > 0 && shards.back().bytes + bytes > settings.shard_bytes) {
       shards.emplace_back();
     }
-    shards.back().tensors.push_back(ToWrite(p, settings.dtype));
+    shards.back().tensors.push_back(ToWrite(p, dtype));
     shards.back().bytes += bytes;
   }
   for (size_t i = 0; shards.size() > 1 && i < shards.size(); ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +32,8 @@ Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model);
 Result<std::vector<std::string>> ParseShardIndex(std::string_view text, const std::string& where);
 
 struct SaveSettings {
-  DType dtype = DType::kF32;            // F32, F16 or BF16
+  DType dtype = DType::kF32;            // of matrices: F32, F16 or BF16
+  std::optional<DType> vector_dtype;    // of gains and biases; dtype when not given
   int64_t shard_bytes = 5'000'000'000;  // the most in one file, but for a single larger tensor
 };
 

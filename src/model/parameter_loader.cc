@@ -35,7 +35,7 @@ Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   }
   p->file_name = tensor.name;
   report_.used.push_back(tensor.name);
-  if (p->shape.size() > 1) types_.insert(tensor.type);
+  (p->shape.size() > 1 ? types_ : vector_types_).insert(tensor.type);
   if (IsAsInMemory(order_, model_->config(), *p)) return tensor.read(p->data);
   std::vector<float> values(static_cast<size_t>(p->elements));
   HEED_TRY(tensor.read(values.data()));
@@ -78,8 +78,12 @@ Result<LoadReport> ParameterLoader::Finish() {
     return Fail(ErrorKind::kFormat, where_, Listed(misfits_), "", kTwoModels);
   }
   HEED_TRY(CheckTiedHead());
-  const bool plain = types_.size() == 1 && SizeOf(*types_.begin()).elements == 1;
-  report_.type = plain ? *types_.begin() : BlockType::kF32;
+  const auto shared = [](const std::set<BlockType>& types) {
+    const bool plain = types.size() == 1 && SizeOf(*types.begin()).elements == 1;
+    return plain ? *types.begin() : BlockType::kF32;
+  };
+  report_.type = shared(types_);
+  report_.vector_type = shared(vector_types_);
   return std::move(report_);
 }
 

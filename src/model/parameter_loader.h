@@ -33,6 +33,7 @@ struct LoadReport {
   std::vector<std::string> unused;  // known and not needed: masks, angles, a tied head's copy
   // The number type of all matrices; f32 when they differ or none is a plain float.
   BlockType type = BlockType::kF32;
+  BlockType vector_type = BlockType::kF32;  // the same of gains and biases
 };
 
 class ParameterLoader {
@@ -60,8 +61,8 @@ class ParameterLoader {
   FileOrder order_;
   std::set<const Parameter*> filled_;
   std::vector<std::string> misfits_;
-  std::set<BlockType> types_;  // of matrices
-  std::vector<float> head_;    // a tied model's, where the file has one
+  std::set<BlockType> types_, vector_types_;  // of matrices; of gains and biases
+  std::vector<float> head_;                   // a tied model's, where the file has one
   std::string head_place_;
   LoadReport report_;
 };

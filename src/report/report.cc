@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "baseline/open.h"
 #include "data/dataset.h"
+#include "infer/sampler.h"
 #include "model/folder.h"
 #include "text/tokenizer_file.h"
 
@@ -85,6 +86,12 @@ Result<ReportedRun> ReportRun(const std::string& folder, const ReportRequest& re
       std::filesystem::file_size(std::filesystem::path(folder) / "model.safetensors", error);
   if (!error) run.weight_file_bytes = static_cast<int64_t>(size);
 
+  for (const std::string& prompt : request.prompts) {
+    HEED_TRY((*model.tokenizer)->Encode(prompt, {"--prompt"}));
+  }
+  for (const double temperature : request.temperatures) {
+    HEED_TRY(SamplingSettings{temperature}.Validate());
+  }
   on_step("samples of " + folder);
   SheetRequest sheet{request.prompts, request.temperatures, request.max_tokens, request.seed};
   if (sheet.prompts.empty()) {

@@ -77,6 +77,17 @@ TEST_F(Convert, EveryCommandRunsAGguf) {
   EXPECT_EQ(Run("$heed check m.gguf --quiet").exit_code, 0);
 }
 
+// GGUF keeps gains and biases in f32, and a folder of a file in f16 loses nothing of them.
+TEST_F(Convert, FewBitsInGgufLoseNothingMoreInAFolder) {
+  ASSERT_EQ(Run("$heed convert run small.gguf --dtype f16").exit_code, 0);
+  const Json json = Document("$heed convert small.gguf back");
+  EXPECT_EQ(json["dtype"], "f16");
+  EXPECT_EQ(json["verdict"], "ok");
+  EXPECT_EQ(json["largest_logit_difference"], 0.0);
+  EXPECT_THAT(Refusal("$heed convert run other --how first"), HasSubstr("--how: found no --n-kv"));
+  EXPECT_THAT(Refusal("$heed convert run other --n-kv-head 0"), HasSubstr("--n-kv-head: found 0"));
+}
+
 TEST_F(Convert, HeadsAreGrouped) {
   Train("");
   const Json json = Document("$heed convert run grouped --n-kv-head 2");

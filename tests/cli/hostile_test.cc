@@ -173,6 +173,12 @@ TEST_F(Hostile, ARecipeIsKnownByNameAndWrittenDown) {
   EXPECT_THAT(toml, HasSubstr("max_iters = 3 "));
 }
 
+TEST_F(Hostile, AModelToStartFromKeepsItsVocabulary) {
+  Train("run");
+  EXPECT_THAT(Refusal("$heed train t.txt --init run --tokenizer byte --out next"),
+              HasSubstr("--init: found tokenizer beside it, expected the model's own vocabulary"));
+}
+
 TEST_F(Hostile, AResumeWithNothingLeftSaysSo) {
   Train("run");
   EXPECT_THAT(Run("$heed train --resume run").err,
