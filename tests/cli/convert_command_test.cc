@@ -79,6 +79,7 @@ TEST_F(Convert, EveryCommandRunsAGguf) {
 
 // GGUF keeps gains and biases in f32, and a folder of a file in f16 loses nothing of them.
 TEST_F(Convert, FewBitsInGgufLoseNothingMoreInAFolder) {
+  Train(kLlama);
   ASSERT_EQ(Run("$heed convert run small.gguf --dtype f16").exit_code, 0);
   const Json json = Document("$heed convert small.gguf back");
   EXPECT_EQ(json["dtype"], "f16");

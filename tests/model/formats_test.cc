@@ -285,7 +285,7 @@ TEST_F(Formats, Gpt2LayersOfTorchLinearAreTransposed) {
 TEST_F(Formats, ShardsAreWrittenAndRead) {
   const auto model = NoisyModel(LlamaConfig(false), SimdKernels());
   const std::string path = folder_ / "shards";
-  ASSERT_TRUE(SaveModel(path, *model, nullptr, false, {DType::kF32, 60'000}));
+  ASSERT_TRUE(SaveModel(path, *model, nullptr, false, {.shard_bytes = 60'000}));
   EXPECT_FALSE(std::filesystem::exists(path + "/model.safetensors"));
   EXPECT_TRUE(std::filesystem::exists(path + "/model-00002-of-00003.safetensors"));
   ExpectSameParameters(*model, *Load(path).model);
