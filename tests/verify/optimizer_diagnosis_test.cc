@@ -52,7 +52,7 @@ struct OptimizerDump {
     for (const auto& [name, other] : tensors) {
       for (const double g : other.g) squares += g * g;
     }
-    const double limit = clip / (std::sqrt(squares) + 1e-6);
+    const double limit = clip / (std::sqrt(squares) + (fault == "bare norm" ? 0 : 1e-6));
     double scale = clip > 0 && limit < 1 && fault != "clip_misplaced" ? limit : 1;
     if (fault == "accumulation_not_averaged") scale *= 4;
     const bool fresh = fault == "resume_partial";
@@ -132,6 +132,19 @@ TEST(OptimizerDiagnosisTest, EveryFaultIsNamedAlone) {
 }
 
 // In bfloat16 a change of 1e-3 moves few numbers; what moves more is named.
+// PyTorch adds 1e-6 to the norm that it clips by, others nothing: neither is a fault.
+TEST(OptimizerDiagnosisTest, ClippingByTheBareNormIsRight) {
+  for (const double limit : {0.02, 0.1, 0.5}) {
+    for (const char* norm : {"", "bare norm"}) {
+      const OptimizerDump dump(11, DType::kF64, 1e-3, 7, limit * 1e-2);
+      const Result<Diagnosis> diagnosis = Diagnose(dump.Set(norm));
+      ASSERT_TRUE(diagnosis) << diagnosis.error().Message();
+      EXPECT_EQ(diagnosis->verdict, DiagnosisVerdict::kCorrect) << limit << norm;
+      EXPECT_TRUE(diagnosis->conventions.at("grad_clip").ends_with(*norm ? "alone" : "1e-6"));
+    }
+  }
+}
+
 TEST(OptimizerDiagnosisTest, CoarseStorageNamesWhatItShows) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {
     for (const char* fault : {"correct", "adam_bias_correction", "resume_partial"}) {

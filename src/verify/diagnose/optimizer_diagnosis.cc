@@ -427,6 +427,15 @@ Result<std::vector<Reading<Choices>>> ReadConventions(const Dump& dump, const Op
       }
     }
   }
+  if (c.grad_clip == 0) return all;
+  // PyTorch adds 1e-6 to the norm, others nothing.
+  for (size_t i = 0, n = all.size(); i < n; ++i) {
+    Reading<Choices> bare = all[i];
+    bare.choices.clip_eps = 0;
+    bare.names["grad_clip"] = "over the norm alone";
+    all[i].names["grad_clip"] = "over the norm + 1e-6";
+    all.push_back(std::move(bare));
+  }
   return all;
 }
 
