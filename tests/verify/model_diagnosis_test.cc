@@ -243,7 +243,8 @@ TEST(ModelDiagnosisTest, PaddedRowsAreRightWhenPaddingDoesNotShow) {
 // The first tap that departs is where it shows.
 TEST(ModelDiagnosisTest, TapsTellWhereItShows) {
   const GoldenDump dump("gpt2-learned");
-  const auto other = dump.Other(*PlantedKernels("gelu_form", SimdKernels()), dump.model().config());
+  const Kernels kernels = *PlantedKernels("gelu_form", SimdKernels());
+  const auto other = dump.Other(kernels, dump.model().config());
   TensorSet set = dump.Set(dump.LogitsOf(*other));
   const Gpt& model = dump.model();
   const int64_t C = model.config().n_embd;
