@@ -319,6 +319,20 @@ void PackPanel(const MatmulArgs<>& args, const Block& block, int64_t piece) {
   }
 }
 
+// Asks for the lines that Finish will touch: a tile's rows lie too far apart for the processor to
+// guess them, and its multiply-adds take longer than memory does to answer.
+HWY_INLINE void FetchTile(const MatmulArgs<>& args, int64_t i0, int64_t rows, int64_t j0,
+                          int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; j += kCacheLine) {
+      const int64_t at = (i0 + i) * args.ldc + j0 + j;
+      __builtin_prefetch(args.c + at);
+      if (args.aux != nullptr) __builtin_prefetch(args.aux + at);
+      if (args.residual != nullptr) __builtin_prefetch(args.residual + at);
+    }
+  }
+}
+
 template <class Engine>
 void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t j) {
   alignas(64) float sums[kRows * kWidth];
@@ -341,6 +355,7 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
     tile.init = tile.out;
     tile.init_row = tile.out_row;
   }
+  FetchTile(args, i0, rows, j0, columns);
   RunTile<Engine, true>(rows, DivideUp(columns, kLanes), tile);
   if (in_place) return;
   MatmulArgs<> finish = args;
