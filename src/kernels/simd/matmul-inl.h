@@ -196,6 +196,9 @@ HWY_INLINE void PackLines(const float* const* HWY_RESTRICT lines, int64_t K, int
   }
 }
 
+// Rows of a matrix lie too far apart for the processor to guess the next.
+constexpr int64_t kRowsAhead = 12;
+
 // float32: a word is a number.
 struct FloatEngine {
   static constexpr int64_t kPerWord = 1;
@@ -213,6 +216,7 @@ struct FloatEngine {
     if (step == 1) {
       for (int64_t k = 0; k < K; ++k) {
         for (int64_t n = 0; n < width; n += kLanes) {
+          __builtin_prefetch(src + (k + kRowsAhead) * k_step + n);
           const V v = n < count ? LoadFirst(d, src + k * k_step + n, count - n) : hn::Zero(d);
           hn::StoreU(v, d, panel + k * width + n);
         }
@@ -309,9 +313,10 @@ void PackPanel(const MatmulArgs<>& args, const Block& block, int64_t piece) {
   const int64_t a_panels = DivideUp(block.M, kRows);
   if (piece < a_panels) {
     const int64_t i = piece * kRows;
-    Engine::Pack(args.a + (block.i0 + i) * args.a_row + block.k0 * args.a_col, args.a_row,
-                 args.a_col, std::min<int64_t>(kRows, block.M - i), block.K, kPanelRows,
-                 block.a + piece * kPanelRows * block.words);
+    const float* a = args.a + (block.i0 + i) * args.a_row + block.k0 * args.a_col;
+    Engine::Pack(a, args.a_row, args.a_col, std::min<int64_t>(kRows, block.M - i), block.K,
+                 kPanelRows, block.a + piece * kPanelRows * block.words,
+                 args.a_row == block.K ? a + kRows * block.K : nullptr);
   } else {
     const int64_t j = (piece - a_panels) * kWidth;
     PackB<Engine>(args, block, j, std::min<int64_t>(kWidth, block.N - j),
