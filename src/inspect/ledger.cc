@@ -101,7 +101,7 @@ TrainingBytes PlanTraining(const Gpt& model, int64_t B, int64_t T) {
   const int64_t block = model.parameters().block_elements() * kFloat;
   TrainingBytes bytes{block, block, 2 * block};
   for (const PlannedTensor& tensor : plan.tensors()) {
-    if (tensor.lifetime == Lifetime::kSaved) bytes.saved += tensor.elements() * kFloat;
+    if (plan.Keeps(tensor.lifetime)) bytes.saved += tensor.elements() * kFloat;
   }
   bytes.workspace = static_cast<int64_t>(plan.bytes()) - bytes.saved;
   return bytes;

@@ -241,6 +241,10 @@ double Gpt::LossAndBackward(const Pass& pass, const int32_t* tokens, const int32
   const double loss = head_.LossAndBackward(pass, x, targets, scale, activations->head_, dx);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const float* input = i == 0 ? activations->embedded_ : activations->blocks_[i - 1].output;
+    // The last block's tensors are still there.
+    if (activations->plan_.keep() == Keep::kInputs && i + 1 < blocks_.size()) {
+      blocks_[i].Forward(pass, input, activations->blocks_[i], activations->scratch_, nullptr);
+    }
     blocks_[i].Backward(pass, input, activations->blocks_[i], activations->scratch_, dx);
   }
   // A tied table already holds the head's gradient.
@@ -266,10 +270,12 @@ Result<std::unique_ptr<Gpt>> WithContext(const Gpt& model, int64_t block_size, d
 }
 
 std::unique_ptr<Activations> Activations::Outline(const Gpt& model, int64_t B, int64_t T,
-                                                  bool training) {
-  std::unique_ptr<Activations> a(new Activations(training));
+                                                  bool training, bool recompute) {
+  std::unique_ptr<Activations> a(new Activations(!training   ? Keep::kNothing
+                                                 : recompute ? Keep::kInputs
+                                                             : Keep::kAll));
   const int64_t C = model.config().n_embd;
-  a->plan_.Add(&a->embedded_, "embedded", "residual", "B T C", {B, T, C}, Lifetime::kSaved);
+  a->plan_.Add(&a->embedded_, "embedded", "residual", "B T C", {B, T, C}, Lifetime::kInput);
   a->blocks_.resize(model.blocks_.size());
   for (size_t i = 0; i < model.blocks_.size(); ++i) {
     model.blocks_[i].PlanState(&a->plan_, fmt::format("h.{}", i), B, T, &a->blocks_[i],
@@ -281,8 +287,8 @@ std::unique_ptr<Activations> Activations::Outline(const Gpt& model, int64_t B, i
 }
 
 Result<std::unique_ptr<Activations>> Activations::Create(const Gpt& model, int64_t B, int64_t T,
-                                                         bool training) {
-  std::unique_ptr<Activations> a = Outline(model, B, T, training);
+                                                         bool training, bool recompute) {
+  std::unique_ptr<Activations> a = Outline(model, B, T, training, recompute);
   HEED_TRY(a->plan_.Allocate());
   return a;
 }

@@ -23,17 +23,18 @@ class Gpt;
 // The memory of passes over at most B sequences of T positions.
 class Activations {
  public:
-  // With `training`, backward is possible. Error: not enough memory.
+  // With `training`, backward is possible; with `recompute` too, it runs every block forward once
+  // more and so needs a fraction of the memory. Error: not enough memory.
   static Result<std::unique_ptr<Activations>> Create(const Gpt& model, int64_t B, int64_t T,
-                                                     bool training);
+                                                     bool training, bool recompute = false);
   // The plan alone, without memory.
-  static std::unique_ptr<Activations> Outline(const Gpt& model, int64_t B, int64_t T,
-                                              bool training);
+  static std::unique_ptr<Activations> Outline(const Gpt& model, int64_t B, int64_t T, bool training,
+                                              bool recompute = false);
   const Plan& plan() const { return plan_; }
 
  private:
   friend class Gpt;
-  explicit Activations(bool training) : plan_(training) {}
+  explicit Activations(Keep keep) : plan_(keep) {}
 
   Plan plan_;
   float* embedded_ = nullptr;  // [B, T, C]

@@ -25,7 +25,8 @@ void Attention::PlanState(Plan* plan, const std::string& name, int64_t B, int64_
   plan->AddView(name + ".z", "B H T D", {B, n_head, T, D}, {T * merged, D, merged, 1}, 0);
   if (!plan->training()) return;
   plan->Add(&state->lse, name + ".lse", "attn.lse", "B H T", {B, n_head, T}, Lifetime::kSaved);
-  plan->Add(&scratch->dqkv, name + ".dqkv", "attn.dqkv", "B T (H+2Hkv)D", {B, T, qkv_width()},
+  // By then the MLP's work is done.
+  plan->Add(&scratch->dqkv, name + ".dqkv", "mlp.h", "B T (H+2Hkv)D", {B, T, qkv_width()},
             Lifetime::kScratch);
   plan->Add(&scratch->dz, name + ".dz", "attn.dz", "B T H D", {B, T, n_head, head_dim},
             Lifetime::kScratch);

@@ -12,7 +12,7 @@ void Block::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T,
   norm_2.PlanState(plan, name + ".ln_2", B, T, &state->norm_2);
   mlp.PlanState(plan, name + ".mlp", B, T, &state->mlp, &scratch->mlp);
   plan->Add(&state->middle, name + ".middle", "residual", "B T C", {B, T, C}, Lifetime::kSaved);
-  plan->Add(&state->output, name + ".output", "residual", "B T C", {B, T, C}, Lifetime::kSaved);
+  plan->Add(&state->output, name + ".output", "residual", "B T C", {B, T, C}, Lifetime::kInput);
   plan->Add(&scratch->normed, name + ".normed", "normed", "B T C", {B, T, C}, Lifetime::kScratch);
   if (!plan->training()) return;
   plan->Add(&scratch->dnormed, name + ".dnormed", "dnormed", "B T C", {B, T, C},

@@ -13,7 +13,9 @@ void Mlp::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T, S
   }
   plan->Add(&scratch->h, name + ".h", "mlp.h", "B T inner", {B, T, inner}, Lifetime::kScratch);
   if (plan->training()) {
-    plan->Add(&scratch->dh, name + ".dh", "mlp.dh", "B T inner", {B, T, inner}, Lifetime::kScratch);
+    // The gradient of a GELU's output does not need that output, SwiGLU's does.
+    plan->Add(&scratch->dh, name + ".dh", swiglu ? "mlp.dh" : "mlp.h", "B T inner", {B, T, inner},
+              Lifetime::kScratch);
   }
 }
 

@@ -16,10 +16,12 @@ Norm Norm::Add(ParameterSet* parameters, const std::string& name, int64_t C, boo
 void Norm::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T,
                      State* state) const {
   if (gain == nullptr) return;
+  // Both norms of a block are needed at once.
+  const std::string key = name.substr(name.rfind('.') + 1);
   if (!rms) {
-    plan->Add(&state->mean, name + ".mean", "norm.mean", "B T", {B, T}, Lifetime::kSaved);
+    plan->Add(&state->mean, name + ".mean", key + ".mean", "B T", {B, T}, Lifetime::kSaved);
   }
-  plan->Add(&state->rstd, name + ".rstd", "norm.rstd", "B T", {B, T}, Lifetime::kSaved);
+  plan->Add(&state->rstd, name + ".rstd", key + ".rstd", "B T", {B, T}, Lifetime::kSaved);
 }
 
 NormArgs<> Norm::Args(const float* x, int64_t rows, const State& state) const {

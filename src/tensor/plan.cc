@@ -21,6 +21,18 @@ int64_t Product(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+bool Plan::Keeps(Lifetime lifetime) const {
+  switch (lifetime) {
+    case Lifetime::kInput:
+      return keep_ != Keep::kNothing;
+    case Lifetime::kSaved:
+      return keep_ == Keep::kAll;
+    case Lifetime::kScratch:
+      return false;
+  }
+  return false;
+}
+
 int64_t PlannedTensor::elements() const { return Product(shape); }
 int64_t DerivedTensor::elements() const { return Product(shape); }
 
@@ -28,7 +40,7 @@ void Plan::Add(float** data, const std::string& name, std::string_view key, std:
                std::vector<int64_t> shape, Lifetime lifetime) {
   PlannedTensor tensor{name, std::string(axes), std::move(shape), lifetime, 0};
   const int64_t elements = Padded(tensor.elements());
-  const bool own = lifetime == Lifetime::kSaved && training_;
+  const bool own = Keeps(lifetime);
   const auto [entry, fresh] =
       shared_.try_emplace(own ? name : std::string(key), block_elements_.size());
   if (fresh) block_elements_.push_back(0);

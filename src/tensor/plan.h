@@ -15,8 +15,16 @@
 
 namespace heed {
 
+// What a pass keeps for its backward pass.
+enum class Keep {
+  kNothing,  // inference
+  kInputs,   // the inputs of blocks, which compute everything else a second time (Chen et al. 2016)
+  kAll,
+};
+
 enum class Lifetime {
-  kSaved,    // one for each layer when training: kept from forward to backward
+  kInput,    // of a block: kept from forward to backward
+  kSaved,    // kept too, unless blocks compute it a second time
   kScratch,  // shared by all layers that declare the same key
 };
 
@@ -47,15 +55,18 @@ struct DerivedTensor {
 
 class Plan {
  public:
-  // With `training`, saved tensors keep memory of their own; otherwise they are scratch too.
-  explicit Plan(bool training) : training_(training) {}
+  // Tensors that need not be kept are scratch too.
+  explicit Plan(Keep keep) : keep_(keep) {}
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  bool training() const { return training_; }
+  Keep keep() const { return keep_; }
+  bool training() const { return keep_ != Keep::kNothing; }
+  // Whether a tensor has memory of its own.
+  bool Keeps(Lifetime lifetime) const;
 
-  // Declares a float32 tensor; *data points to its memory once Allocate has run. Scratch (and, in
-  // inference, saved) tensors of one key share memory, at the largest size declared.
+  // Declares a float32 tensor; *data points to its memory once Allocate has run. Tensors of one key
+  // that are not kept share memory, at the largest size declared.
   void Add(float** data, const std::string& name, std::string_view key, std::string_view axes,
            std::vector<int64_t> shape, Lifetime lifetime);
 
@@ -76,7 +87,7 @@ class Plan {
   const float* data(size_t i) const { return *targets_[i]; }
 
  private:
-  bool training_;
+  Keep keep_;
   std::vector<PlannedTensor> tensors_;
   std::vector<float**> targets_;
   std::vector<int64_t> block_elements_;

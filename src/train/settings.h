@@ -43,6 +43,7 @@ struct TrainSettings {
   int64_t checkpoint_interval = 0;  // 0: eval_interval
   std::string sample_prompt;
   Arithmetic dtype = Arithmetic::kF32;
+  bool recompute = false;
   bool overfit_batch = false;
 
   template <class Self, class Visitor>
@@ -72,6 +73,8 @@ struct TrainSettings {
           "updates between checkpoints; eval_interval if 0");
     visit("sample_prompt", self.sample_prompt, "text to continue at each evaluation");
     visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
+    visit("recompute", self.recompute,
+          "compute activations again in the backward pass: less memory, a third more time");
     visit("overfit_batch", self.overfit_batch, "train on the first batch alone");
   }
 

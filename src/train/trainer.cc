@@ -130,7 +130,8 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& to
   HEED_TRY(model->parameters().AllocateGradients());
   HEED_ASSIGN(trainer->adamw_, Adamw::Create(&model->parameters()));
   HEED_ASSIGN(trainer->activations_,
-              Activations::Create(*model, settings.batch_size, source.block(), /*training=*/true));
+              Activations::Create(*model, settings.batch_size, source.block(), /*training=*/true,
+                                  settings.recompute));
   return trainer;
 }
 
@@ -232,7 +233,7 @@ std::string Trainer::DescribeNonFinite(double loss) {
       const Plan& plan = activations_->plan();
       for (size_t t = 0; t < plan.tensors().size(); ++t) {
         const PlannedTensor& tensor = plan.tensors()[t];
-        if (tensor.lifetime != Lifetime::kSaved) continue;
+        if (!plan.Keeps(tensor.lifetime)) continue;
         const int64_t i = FirstNonFinite(plan.data(t), tensor.elements());
         if (i < 0) continue;
         return fmt::format("activation {} at index {} is {}", tensor.name, i, plan.data(t)[i]);

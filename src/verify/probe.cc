@@ -38,7 +38,7 @@ std::vector<Taps::Tensor> Taps::Saved() const {
   std::vector<Tensor> saved;
   for (size_t i = 0; i < plan().tensors().size(); ++i) {
     const PlannedTensor& t = plan().tensors()[i];
-    if (t.lifetime != Lifetime::kSaved || !t.axes.starts_with("B T")) continue;
+    if (t.lifetime == Lifetime::kScratch || !t.axes.starts_with("B T")) continue;
     saved.push_back({t.name, t.shape, {plan().data(i), static_cast<size_t>(t.elements())}});
   }
   return saved;

@@ -69,12 +69,13 @@ TEST_P(Properties, CacheAndChunksGiveTheBitsOfTheWholePass) {
 }
 
 // Five updates of training: losses, the last gradients, the final weights.
-std::vector<float> TrainingBits(const ModelConfig& config, int threads, int64_t B, int64_t T) {
+std::vector<float> TrainingBits(const ModelConfig& config, int threads, int64_t B, int64_t T,
+                                bool recompute = false) {
   SetNumThreads(threads);
   const auto model = NoisyModel(config, SimdKernels());
   EXPECT_TRUE(model->parameters().AllocateGradients());
   auto optimizer = *Adamw::Create(&model->parameters());
-  auto activations = *Activations::Create(*model, B, T, /*training=*/true);
+  auto activations = *Activations::Create(*model, B, T, /*training=*/true, recompute);
   std::vector<float> bits;
   for (uint32_t step = 0; step < 5; ++step) {
     const std::vector<int32_t> tokens = RandomTokens(B * T + 1, config.vocab_size, step);
@@ -106,6 +107,17 @@ TEST_P(Properties, TrainingIsTheSameForEveryThreadCount) {
     EXPECT_TRUE(SameBits(one, TrainingBits(dropped, 2, B, T))) << B << "x" << T;
     EXPECT_TRUE(SameBits(one, TrainingBits(dropped, 3, B, T))) << B << "x" << T;
   }
+}
+
+TEST_P(Properties, RecomputingActivationsChangesNoBit) {
+  ModelConfig deep = config();
+  deep.dropout = 0.1;
+  deep.n_layer = 3;
+  EXPECT_TRUE(SameBits(TrainingBits(deep, 1, 5, 13), TrainingBits(deep, 1, 5, 13, true)));
+  const auto model = NoisyModel(deep, SimdKernels());
+  const auto all = Activations::Outline(*model, 5, 13, /*training=*/true);
+  const auto inputs = Activations::Outline(*model, 5, 13, /*training=*/true, /*recompute=*/true);
+  EXPECT_LT(inputs->plan().bytes(), all->plan().bytes());
 }
 
 TEST_P(Properties, ParameterCountIsWhatIsAllocated) {
