@@ -7,6 +7,8 @@
 namespace heed {
 namespace {
 
+constexpr int64_t kKibibyte = 1024;
+
 // The number after `word` in a file of the system, or 0.
 int64_t NumberAfter(const char* path, const std::string& word) {
   std::ifstream file(path);
@@ -28,7 +30,6 @@ int64_t NumberIn(const char* path) {
 }  // namespace
 
 MachineMemory ReadMachineMemory() {
-  constexpr int64_t kKibibyte = 1024;
   MachineMemory memory;
   memory.total = NumberAfter("/proc/meminfo", "MemTotal:") * kKibibyte;
   memory.free = NumberAfter("/proc/meminfo", "MemAvailable:") * kKibibyte;
@@ -40,5 +41,9 @@ MachineMemory ReadMachineMemory() {
   }
   return memory;
 }
+
+int64_t PeakMemory() { return NumberAfter("/proc/self/status", "VmHWM:") * kKibibyte; }
+
+void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 }  // namespace heed

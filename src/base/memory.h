@@ -1,4 +1,4 @@
-// How much memory this machine has.
+// How much memory this machine has, and how much this process takes.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,10 @@ struct MachineMemory {
 
 // Zeros when the system does not say.
 MachineMemory ReadMachineMemory();
+
+// The most bytes that this process has held at once, 0 when the system does not say; and a new
+// beginning of that count, where the system allows one.
+int64_t PeakMemory();
+void ForgetPeakMemory();
 
 }  // namespace heed

@@ -1,15 +1,18 @@
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 
+#include "base/buffer.h"
+#include "base/memory.h"
 #include "base/nearest.h"
 #include "base/parallel.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "infer/cache.h"
+#include "kernels/simd/matmul.h"
+#include "model/flops.h"
 #include "model/gpt.h"
 #include "optim/adamw.h"
 #include "report/format.h"
@@ -45,6 +48,7 @@ struct BenchSettings {
   std::vector<std::string> workload = {"femto", "pico", "char-small", "gpt-mini"};
   BenchMode mode = BenchMode::kTrain;
   Arithmetic dtype = Arithmetic::kF32;
+  bool recompute = false;
   double seconds = 3;
 
   template <class Self, class Visitor>
@@ -52,6 +56,8 @@ struct BenchSettings {
     visit("workload", self.workload, "named setting");
     visit("mode", self.mode, "training steps, reading a prompt, or writing after it");
     visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
+    visit("recompute", self.recompute,
+          "training computes activations again in place of keeping them");
     visit("seconds", self.seconds, "measured time of each");
   }
 };
@@ -60,15 +66,42 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double PeakMib() {
-  struct rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
+// What this machine can do at most with the threads in use.
+struct Ceilings {
+  double flops = 0;  // a second, of multiply-adds on registers
+  double bytes = 0;  // a second, read from memory
+};
+
+// The best of some tries, for others use the machine too.
+Ceilings MeasureCeilings(Arithmetic arithmetic) {
+  constexpr int kTries = 10;
+  constexpr int64_t kPieces = 64, kRounds = 50000;
+  constexpr size_t kBytes = size_t{256} << 20;
+  constexpr int64_t kPiece = kBytes / sizeof(float) / kPieces;
+  Ceilings best;
+  const auto attempt = [&](double* rate, double each, const auto& body) {
+    for (int i = 0; i < kTries; ++i) {
+      const double start = Now();
+      ParallelFor(kPieces, body);
+      *rate = std::max(*rate, each * kPieces / (Now() - start));
+    }
+  };
+  const double flops = simd::MultiplyAdds(arithmetic, kRounds);
+  attempt(&best.flops, flops, [&](int64_t) { simd::MultiplyAdds(arithmetic, kRounds); });
+  Buffer memory(kBytes);
+  if (memory.data() == nullptr) return best;
+  std::fill_n(memory.floats(), kPieces * kPiece, 1.0f);
+  attempt(&best.bytes, sizeof(float) * kPiece,
+          [&](int64_t p) { SimdKernels().sum_squares(memory.floats() + p * kPiece, kPiece); });
+  return best;
 }
 
 struct Measurement {
   std::vector<double> seconds;  // of each repetition
   int64_t tokens = 0;           // in a repetition
+  // Of a repetition: the operations that the mathematics needs (model/flops.h), and the bytes that
+  // must come from or go to memory if nothing but the largest arrays leaves the caches.
+  double flops = 0, bytes = 0;
   double first_loss = 0, last_loss = 0;
 };
 
@@ -107,6 +140,13 @@ class Bench {
  private:
   static constexpr int64_t kPrompt = 16, kNew = 128;
 
+  double ParameterBytes() const {
+    const double stored =
+        settings_.mode != BenchMode::kTrain && settings_.dtype == Arithmetic::kBf16 ? 2
+                                                                                    : sizeof(float);
+    return stored * static_cast<double>(model_->parameters().elements());
+  }
+
   // A stream with something to learn: each token follows from the one before.
   void MakeTokens() {
     const RandomKey key{1, 0, kTextStream};
@@ -136,11 +176,21 @@ class Bench {
     const int64_t B = w_.batch, T = w_.block;
     HEED_TRY(model_->parameters().AllocateGradients());
     HEED_ASSIGN(const auto adamw, Adamw::Create(&model_->parameters()));
-    HEED_ASSIGN(const auto activations, Activations::Create(*model_, B, T, /*training=*/true));
+    HEED_ASSIGN(const auto activations,
+                Activations::Create(*model_, B, T, /*training=*/true, settings_.recompute));
     const AdamwSettings settings{.beta2 = 0.99, .grad_clip = 0};
     std::vector<int32_t> tokens(B * T), targets(B * T);
     Measurement m;
     m.tokens = B * T;
+    m.flops = static_cast<double>(TrainingStepFlops(*model_, B, T));
+    // A parameter is read twice and its gradient written; AdamW reads four numbers and writes
+    // three. What is kept for backward is written and read.
+    m.bytes = 10 * ParameterBytes();
+    for (const PlannedTensor& tensor : activations->plan().tensors()) {
+      if (activations->plan().Keeps(tensor.lifetime)) {
+        m.bytes += 2.0 * sizeof(float) * static_cast<double>(tensor.elements());
+      }
+    }
     const auto step = [&] {
       const RandomKey key{1, static_cast<uint32_t>(adamw->steps()), kBatchStream};
       for (int64_t b = 0; b < B; ++b) {
@@ -165,6 +215,8 @@ class Bench {
     std::vector<float> logits(w_.vocab);
     Measurement m;
     m.tokens = w_.block;
+    m.flops = static_cast<double>(TotalForwardFlops(*model_, 1, w_.block));
+    m.bytes = ParameterBytes();
     m.seconds = Repeat([&] {
       const Pass pass = model_->NewPass(1, w_.block);
       const float* x = model_->Forward(pass, stream_.data(), activations.get());
@@ -178,6 +230,9 @@ class Bench {
     std::vector<float> logits(w_.vocab);
     Measurement m;
     m.tokens = kNew;
+    m.flops = static_cast<double>(TotalForwardFlops(*model_, 1, kPrompt + kNew) -
+                                  TotalForwardFlops(*model_, 1, kPrompt));
+    m.bytes = kNew * ParameterBytes();
     Status status;
     const auto read = [&](KvCache* cache, const int32_t* tokens, int64_t T) {
       Pass pass = model_->NewPass(1, T);
@@ -230,19 +285,29 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
   for (const std::string& name : settings.workload) {
     HEED_ASSIGN(workloads.emplace_back(), FindWorkload(name));
   }
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const Ceilings ceilings = MeasureCeilings(settings.dtype);
   HEED_TRY(session.terminal.Say(
-      fmt::format("{:<12} {:>9} {:>9} {:>9} {:>12} {:>10}\n",
-                  fmt::format("{} {}", NameOf(settings.mode), NameOf(settings.dtype)), "ms",
-                  "least", "most", "tokens/s", "peak MiB")));
+      fmt::format("ceilings of {} thread{}: {} {:.0f} GFLOP/s, memory {:.1f} GB/s\n\n",
+                  NumThreads(), NumThreads() == 1 ? "" : "s", NameOf(settings.dtype),
+                  ceilings.flops / 1e9, ceilings.bytes / 1e9)));
+  HEED_TRY(session.terminal.Say(fmt::format(
+      "{:<12} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>9}\n",
+      fmt::format("{} {}", NameOf(settings.mode), NameOf(settings.dtype)), "ms", "least", "most",
+      "tokens/s", "GFLOP/s", "ceiling", "GB/s", "ceiling", "peak MiB")));
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Workload* workload : workloads) {
+    ForgetPeakMemory();
     HEED_ASSIGN(Measurement m, Bench(*workload, session.globals, settings).Run());
     std::sort(m.seconds.begin(), m.seconds.end());
     const double median = m.seconds[m.seconds.size() / 2];
     const double ms = median * 1e3, tokens_per_s = static_cast<double>(m.tokens) / median;
+    const double flops = m.flops / median, bytes = m.bytes / median;
+    const double peak_mib = static_cast<double>(PeakMemory()) / (1 << 20);
     HEED_TRY(session.terminal.Say(fmt::format(
-        "{:<12} {:>9.3f} {:>9.3f} {:>9.3f} {:>12} {:>10.1f}\n", workload->name, ms,
-        m.seconds.front() * 1e3, m.seconds.back() * 1e3, FormatQuantity(tokens_per_s), PeakMib())));
+        "{:<12} {:>9.3f} {:>9.3f} {:>9.3f} {:>9} {:>8.1f} {:>7.0f}% {:>7.2f} {:>6.0f}% {:>9.1f}\n",
+        workload->name, ms, m.seconds.front() * 1e3, m.seconds.back() * 1e3,
+        FormatQuantity(tokens_per_s), flops / 1e9, 100 * flops / ceilings.flops, bytes / 1e9,
+        100 * bytes / ceilings.bytes, peak_mib)));
     rows.push_back({{"workload", workload->name},
                     {"mode", NameOf(settings.mode)},
                     {"dtype", NameOf(settings.dtype)},
@@ -252,13 +317,19 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
                     {"ms_min", m.seconds.front() * 1e3},
                     {"ms_max", m.seconds.back() * 1e3},
                     {"tokens_per_s", tokens_per_s},
-                    {"peak_rss_mib", PeakMib()}});
+                    {"flops", m.flops},
+                    {"flops_per_s", flops},
+                    {"bytes", m.bytes},
+                    {"bytes_per_s", bytes},
+                    {"peak_rss_mib", peak_mib}});
     if (settings.mode == BenchMode::kTrain) {
       rows.back()["loss_first"] = m.first_loss;
       rows.back()["loss_last"] = m.last_loss;
     }
   }
-  HEED_TRY(session.terminal.Document(DocumentText({{"rows", rows}})));
+  HEED_TRY(session.terminal.Document(DocumentText(
+      {{"ceilings", {{"flops_per_s", ceilings.flops}, {"bytes_per_s", ceilings.bytes}}},
+       {"rows", rows}})));
   return Verdict::kDone;
 }
 
@@ -269,10 +340,12 @@ Command BenchCommand() {
   command.name = "bench";
   command.summary = "training, prefill and decoding speed on this machine";
   command.explanation =
-      "Measures steps of named settings: forward, backward and AdamW in training, a whole prompt "
-      "of "
+      "Measures what this machine can do at most: multiply-adds on registers, and reading memory. "
+      "Then steps of named settings: forward, backward and AdamW in training, a whole prompt of "
       "block_size in prefill, 128 tokens behind a prompt of 16 in decode. Prints the median, least "
-      "and most milliseconds, tokens per second, and the process's peak memory so far.";
+      "and most milliseconds, tokens per second, the arithmetic that the mathematics needs (the "
+      "causal half counts once) and the least bytes that memory must move, each beside its "
+      "ceiling, and peak memory.";
   command.example = "heed bench\nheed bench --workload char-baby --mode train --threads 2 --json";
   command.takes_reference = true;
   command.declare = [](Options& options) -> CommandBody {

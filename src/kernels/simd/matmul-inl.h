@@ -215,8 +215,10 @@ struct FloatEngine {
     const D d;
     if (step == 1) {
       for (int64_t k = 0; k < K; ++k) {
-        for (int64_t n = 0; n < width; n += kLanes) {
+        for (int64_t n = 0; n < width; n += kCacheLine) {
           __builtin_prefetch(src + (k + kRowsAhead) * k_step + n);
+        }
+        for (int64_t n = 0; n < width; n += kLanes) {
           const V v = n < count ? LoadFirst(d, src + k * k_step + n, count - n) : hn::Zero(d);
           hn::StoreU(v, d, panel + k * width + n);
         }
@@ -548,6 +550,28 @@ void DirectMatmul(const MatmulArgs<>& args) {
     DirectPiece<Engine>(args, shape.depth, i, std::min(height, args.M - i), j,
                         std::min(width, args.N - j));
   });
+}
+
+// Multiply-adds on registers alone, as many chains of them as a tile has: what no product exceeds.
+template <class Engine>
+double MultiplyAdds(int64_t rounds) {
+  const D d;
+  constexpr int kChains = HWY_TARGET == HWY_AVX3 ? 28 : 12;
+  // Different numbers, or the compiler would see one chain.
+  float numbers[kChains * kLanes];
+  for (int i = 0; i < kChains * kLanes; ++i) numbers[i] = static_cast<float>(i);
+  V sum[kChains];
+#pragma GCC unroll 28
+  for (int i = 0; i < kChains; ++i) sum[i] = hn::LoadU(d, numbers + i * kLanes);
+  const V a = hn::Set(d, 1e-9f), b = hn::Set(d, static_cast<float>(rounds));
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 28
+    for (int i = 0; i < kChains; ++i) sum[i] = Engine::MulAdd(a, b, sum[i]);
+  }
+#pragma GCC unroll 28
+  for (int i = 0; i < kChains; ++i) hn::StoreU(sum[i], d, numbers + i * kLanes);
+  asm volatile("" : : "r"(numbers) : "memory");  // as if somebody read them
+  return 2.0 * Engine::kPerWord * kLanes * kChains * static_cast<double>(rounds);
 }
 
 template <class Engine>

@@ -113,6 +113,8 @@ void MatmulTarget(const MatmulArgs<>& args) {
   Multiply<FloatEngine>(args);
 }
 
+double MultiplyAddsTarget(int64_t rounds) { return MultiplyAdds<FloatEngine>(rounds); }
+
 }  // namespace heed::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -120,10 +122,16 @@ HWY_AFTER_NAMESPACE();
 namespace heed::simd {
 
 HWY_EXPORT(MatmulTarget);
+HWY_EXPORT(MultiplyAddsTarget);
 
 void Matmul(const MatmulArgs<>& args) {
   if (args.arithmetic == Arithmetic::kBf16) return MatmulBf16(args);
   HWY_DYNAMIC_DISPATCH(MatmulTarget)(args);
+}
+
+double MultiplyAdds(Arithmetic arithmetic, int64_t rounds) {
+  if (arithmetic == Arithmetic::kBf16) return MultiplyAddsBf16(rounds);
+  return HWY_DYNAMIC_DISPATCH(MultiplyAddsTarget)(rounds);
 }
 
 }  // namespace heed::simd

@@ -145,6 +145,13 @@ void MatmulBf16Target(const MatmulArgs<>& args) {
   Multiply<RoundedEngine>(plain);
 }
 
+double MultiplyAddsBf16Target(int64_t rounds) {
+#if HWY_TARGET == HWY_AVX3
+  if (PairEngine::Supported()) return MultiplyAdds<PairEngine>(rounds);
+#endif
+  return MultiplyAdds<RoundedEngine>(rounds);
+}
+
 int64_t RoundedBSizeTarget([[maybe_unused]] int64_t K, [[maybe_unused]] int64_t N) {
 #if HWY_TARGET == HWY_AVX3
   if (PairEngine::Supported()) return DivideUp(K, 2) * RoundedRow(N);
@@ -181,10 +188,14 @@ HWY_AFTER_NAMESPACE();
 namespace heed::simd {
 
 HWY_EXPORT(MatmulBf16Target);
+HWY_EXPORT(MultiplyAddsBf16Target);
 HWY_EXPORT(RoundedBSizeTarget);
 HWY_EXPORT(RoundBTarget);
 
 void MatmulBf16(const MatmulArgs<>& args) { HWY_DYNAMIC_DISPATCH(MatmulBf16Target)(args); }
+double MultiplyAddsBf16(int64_t rounds) {
+  return HWY_DYNAMIC_DISPATCH(MultiplyAddsBf16Target)(rounds);
+}
 int64_t RoundedBSize(int64_t K, int64_t N) {
   return HWY_DYNAMIC_DISPATCH(RoundedBSizeTarget)(K, N);
 }
