@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 
 #include "base/buffer.h"
@@ -36,11 +37,12 @@ constexpr Workload kWorkloads[] = {
     {"gpt2-b1t512", 12, 12, 768, 512, 1, 50257},
 };
 
-enum class BenchMode { kTrain, kPrefill, kDecode };
+enum class BenchMode { kTrain, kPrefill, kDecode, kAttention };
 std::span<const EnumName<BenchMode>> EnumNames(BenchMode) {
   static constexpr EnumName<BenchMode> kNames[] = {{BenchMode::kTrain, "train"},
                                                    {BenchMode::kPrefill, "prefill"},
-                                                   {BenchMode::kDecode, "decode"}};
+                                                   {BenchMode::kDecode, "decode"},
+                                                   {BenchMode::kAttention, "attention"}};
   return kNames;
 }
 
@@ -50,15 +52,35 @@ struct BenchSettings {
   Arithmetic dtype = Arithmetic::kF32;
   bool recompute = false;
   double seconds = 3;
+  // In place of the workload's where not 0.
+  int64_t n_layer = 0, n_head = 0, n_embd = 0, block_size = 0, batch_size = 0, vocab_size = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("workload", self.workload, "named setting");
-    visit("mode", self.mode, "training steps, reading a prompt, or writing after it");
+    visit("mode", self.mode,
+          "training steps, reading a prompt, writing after it, or one layer's attention");
     visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
     visit("recompute", self.recompute,
           "training computes activations again in place of keeping them");
     visit("seconds", self.seconds, "measured time of each");
+    visit("n_layer", self.n_layer, "in place of the workload's, as the next five");
+    visit("n_head", self.n_head, "attention heads");
+    visit("n_embd", self.n_embd, "width");
+    visit("block_size", self.block_size, "tokens of a sequence");
+    visit("batch_size", self.batch_size, "sequences of a step");
+    visit("vocab_size", self.vocab_size, "tokens there are");
+  }
+
+  Workload Adjusted(Workload w) const {
+    const auto adjust = [](int64_t* to, int64_t given) { *to = given == 0 ? *to : given; };
+    adjust(&w.layers, n_layer);
+    adjust(&w.heads, n_head);
+    adjust(&w.width, n_embd);
+    adjust(&w.block, block_size);
+    adjust(&w.batch, batch_size);
+    adjust(&w.vocab, vocab_size);
+    return w;
   }
 };
 
@@ -112,12 +134,20 @@ class Bench {
 
   Result<Measurement> Run() {
     const BenchMode mode = settings_.mode;
+    if (w_.batch < 1 || w_.batch > kMostSequences) {
+      return BadRequest("--batch-size", fmt::format("{}", w_.batch),
+                        fmt::format("1 to {}", kMostSequences));
+    }
     ModelConfig config;
     config.n_layer = w_.layers;
     config.n_head = w_.heads;
     config.n_embd = w_.width;
     config.block_size = mode == BenchMode::kDecode ? std::max(w_.block, kPrompt + kNew) : w_.block;
     config.vocab_size = w_.vocab;
+    if (mode == BenchMode::kAttention) {
+      HEED_TRY(config.Resolve());
+      return Attend(config);
+    }
     HEED_ASSIGN(model_,
                 Gpt::Create(config, globals_.reference ? ReferenceKernels() : SimdKernels()));
     model_->Initialize(static_cast<uint64_t>(globals_.seed));
@@ -133,12 +163,14 @@ class Bench {
         return Prefill();
       case BenchMode::kDecode:
         return Decode();
+      case BenchMode::kAttention:
+        break;
     }
     return {};
   }
 
  private:
-  static constexpr int64_t kPrompt = 16, kNew = 128;
+  static constexpr int64_t kPrompt = 16, kNew = 128, kMostSequences = 1 << 20;
 
   double ParameterBytes() const {
     const double stored =
@@ -207,6 +239,48 @@ class Bench {
       if (adamw->steps() == 1) m.first_loss = m.last_loss;
     };
     m.seconds = Repeat(step);
+    return m;
+  }
+
+  // Forward and backward of the attention of one layer, from q, k, v [B, T, H, D] to their
+  // gradients.
+  Result<Measurement> Attend(const ModelConfig& config) {
+    const int64_t B = w_.batch, T = w_.block, H = config.n_head, D = config.head_dim;
+    const int64_t size = B * T * H * D;
+    constexpr int64_t kArrays = 8;  // q, k, v, z and their gradients
+    Buffer memory(static_cast<size_t>(kArrays * size + B * H * T) * sizeof(float));
+    if (memory.data() == nullptr) {
+      return BadRequest("memory", "arrays that the system does not give", "", "take smaller sizes");
+    }
+    const auto array = [&](int64_t i) { return memory.floats() + i * size; };
+    const RandomKey key{1, 0, kTextStream};
+    for (int64_t i = 0; i < kArrays * size; ++i) {
+      memory.floats()[i] = static_cast<float>(RandomUniform(key, static_cast<uint64_t>(i))) - 0.5f;
+    }
+    AttentionArgs<> args{B, T, T, H, H, D};
+    args.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(D)));
+    args.q = array(0);
+    args.k = array(1);
+    args.v = array(2);
+    args.q_row = args.kv_row = H * D;
+    args.q_batch = args.kv_batch = T * H * D;
+    args.kv_head = D;
+    args.z = array(3);
+    args.lse = array(kArrays);
+    args.dz = array(4);
+    args.dq = array(5);
+    args.dk = array(6);
+    args.dv = array(7);
+    const Kernels& kernels = globals_.reference ? ReferenceKernels() : SimdKernels();
+    Measurement m;
+    m.tokens = B * T;
+    // Scores and their weighted sum, over the causal half; twice that backward.
+    m.flops = 3 * 2.0 * static_cast<double>(B * H * D) * static_cast<double>(T * (T + 1));
+    m.bytes = sizeof(float) * static_cast<double>((4 + 8) * size);
+    m.seconds = Repeat([&] {
+      kernels.attention_forward(args);
+      kernels.attention_backward(args);
+    });
     return m;
   }
 
@@ -297,7 +371,8 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Workload* workload : workloads) {
     ForgetPeakMemory();
-    HEED_ASSIGN(Measurement m, Bench(*workload, session.globals, settings).Run());
+    HEED_ASSIGN(Measurement m,
+                Bench(settings.Adjusted(*workload), session.globals, settings).Run());
     std::sort(m.seconds.begin(), m.seconds.end());
     const double median = m.seconds[m.seconds.size() / 2];
     const double ms = median * 1e3, tokens_per_s = static_cast<double>(m.tokens) / median;
