@@ -72,7 +72,8 @@ struct LossDump {
 };
 
 class LossDiagnosisTest : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Storage, LossDiagnosisTest, testing::Values(DType::kF32, DType::kBF16));
+INSTANTIATE_TEST_SUITE_P(Storage, LossDiagnosisTest, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& test) { return std::string(NameOf(test.param)); });
 
 TEST_P(LossDiagnosisTest, ShiftsAreNamed) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {

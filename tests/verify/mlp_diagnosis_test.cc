@@ -102,7 +102,8 @@ struct MlpDump {
 };
 
 class MlpDiagnosisTest : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Storage, MlpDiagnosisTest, testing::Values(DType::kF32, DType::kBF16));
+INSTANTIATE_TEST_SUITE_P(Storage, MlpDiagnosisTest, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& test) { return std::string(NameOf(test.param)); });
 
 TEST_P(MlpDiagnosisTest, GeluFaultsAreNamedAlone) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {

@@ -112,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair("norm_bias_missing", Plant([](PlainNorm* n) { n->with_bias = false; })),
         std::pair("norm_cast_order", Plant([](PlainNorm* n) {
                     n->cast = [](double x) { return AsStored(DType::kBF16, {x})[0]; };
-                  }))));
+                  }))),
+    [](const auto& test) { return std::string(test.param.first) + std::to_string(test.index); });
 
 TEST(NormDiagnosisTest, FittedEpsIsTold) {
   PlainNorm right, wrong;
