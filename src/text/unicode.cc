@@ -47,6 +47,19 @@ CharClass ClassOf(char32_t code) {
 }
 
 ClassedChar CharBeyondAscii(std::string_view text, size_t at) {
+  // Nearly every character has two or three bytes, of which no lead but 0xE0 and 0xED narrows the
+  // next.
+  if (text.size() - at >= 3) {
+    const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[at + i]); };
+    const auto continues = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
+    const uint8_t first = byte(0);
+    if (first >= 0xC2 && first < 0xE0 && continues(1)) {
+      return {ClassOf((first & 0x1Fu) << 6 | (byte(1) & 0x3Fu)), 2};
+    }
+    if (first > 0xE0 && first < 0xF0 && first != 0xED && continues(1) && continues(2)) {
+      return {ClassOf((first & 0xFu) << 12 | (byte(1) & 0x3Fu) << 6 | (byte(2) & 0x3Fu)), 3};
+    }
+  }
   const Utf8Step step = NextUtf8(text.substr(at, 4));
   if (step.kind != Utf8Kind::kCharacter) return {};
   return {ClassOf(step.code), step.length};
