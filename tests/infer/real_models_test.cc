@@ -84,6 +84,25 @@ TEST_F(RealModels, TheLossIsThatComputedElsewhere) {
   EXPECT_EQ(stories.tokens, 1804);
 }
 
+// Grouped queries in interleaved pairs; the start token and what follows of each story fill the
+// context once, with spaces for line breaks.
+TEST_F(RealModels, TheLossOfGroupedQueriesIsThatComputedElsewhere) {
+  const LoadedModel loaded = Load(data_ + "babyllama105.bin", data_ + "babyllama105.sp.model");
+  const int64_t context = loaded.model->config().block_size, targets = context - 1;
+  const auto activations = *Activations::Create(*loaded.model, 1, targets, /*training=*/false);
+  double loss = 0;
+  int64_t count = 0;
+  for (std::string story : Stories()) {
+    std::replace(story.begin(), story.end(), '\n', ' ');
+    std::vector<int32_t> ids = *(*loaded.tokenizer)->Encode(story);
+    ids.insert(ids.begin(), *(*loaded.tokenizer)->bos());
+    loss += loaded.model->Loss(loaded.model->NewPass(1, targets), ids.data(), ids.data() + 1,
+                               activations.get());
+    count += targets;
+  }
+  EXPECT_NEAR(loss / static_cast<double>(count), 0.6124, 5e-5);
+}
+
 // Faults that readers of this format make, planted by weights and settings that mean the same, with
 // the loss that an independent implementation of each fault has on one of the stories.
 class FaultyReader : public RealModels {
