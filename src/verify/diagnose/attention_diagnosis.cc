@@ -66,7 +66,9 @@ class Diagnostician {
     const AttentionHypothesis* hypothesis;
     double rounded;
     // Where all was computed more finely than it was stored, the true formula has their bits.
-    bool HasTheirBits() const { return rounded <= kFewBits * hypothesis->residual + 1e-12; }
+    bool HasTheirBits() const {
+      return std::isfinite(rounded) && rounded <= kFewBits * hypothesis->residual + 1e-12;
+    }
   };
   static constexpr double kFewBits = 0.2;
 
@@ -275,10 +277,12 @@ Status CheckResults(const AttentionDump& dump, const Diagnosis& diagnosis,
 
 }  // namespace
 
+Diagnosis DiagnoseAttention(const AttentionDump& dump) { return Diagnostician(dump).Run(); }
+
 Result<Diagnosis> DiagnoseAttention(const TensorFile& file, const std::string& where,
                                     const SettingTexts& given) {
   HEED_ASSIGN(AttentionDump dump, ReadAttentionDump(file, where, given));
-  Diagnosis diagnosis = Diagnostician(dump).Run();
+  Diagnosis diagnosis = DiagnoseAttention(dump);
   HEED_TRY(CheckResults(dump, diagnosis, where));
   return diagnosis;
 }
