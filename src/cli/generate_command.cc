@@ -243,8 +243,8 @@ class GenerateRun {
     for (const Sample& sample : samples) {
       if (!sample.slid) continue;
       session_.terminal.Note(fmt::format(
-          "note: text grew past the context of {} tokens, so the window slid: the model saw the "
-          "last of them alone",
+          "note: text grew past the context of {} tokens; the window slid, and the model saw its "
+          "end",
           model_.gpt->config().block_size));
       return;
     }
@@ -275,7 +275,7 @@ Command GenerateCommand() {
   command.declare = [](Options& options) -> CommandBody {
     auto settings = std::make_shared<GenerateSettings>();
     auto models = std::make_shared<std::vector<std::string>>();
-    options.BindArguments("MODEL", "a model's folder", models.get());
+    options.BindArguments("MODEL", "a model: its folder, .gguf or .bin", models.get());
     options.Bind("Sampling", *settings);
     return [settings, models](Session& session) {
       return GenerateRun(session, *settings, *models).Run();

@@ -204,6 +204,11 @@ class TrainRun {
     }
     ApplyKind(kind, &spec_.model);
     HEED_TRY(session_.options.Apply());
+    // A curve of few points says little: short runs are evaluated more often.
+    if (!session_.options.Given("eval_interval")) {
+      const int64_t quarter = std::max<int64_t>(1, spec_.train.max_iters / 4);
+      spec_.train.eval_interval = std::min(spec_.train.eval_interval, quarter);
+    }
     inputs.data = data;
     return spec_.train.Resolve();
   }
@@ -417,7 +422,7 @@ class TrainRun {
           "; from update {} on at the least learning rate, --lr-decay-iters N stretches its fall",
           FormatCount(t.lr_decay_iters));
     }
-    session_.terminal.Note(line);
+    session_.terminal.Note(Wrap(line, 100, 10));
   }
 
   Result<Verdict> Train() {
