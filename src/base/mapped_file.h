@@ -30,4 +30,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+// Makes the pages of mapped bytes ready to be read, all at once, where memory holds them: one by one
+// their first reads would take several times as long.
+void PrepareToRead(std::span<const std::byte> mapped);
+
 }  // namespace heed

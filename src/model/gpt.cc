@@ -39,7 +39,7 @@ Result<std::unique_ptr<Gpt>> Gpt::Outline(ModelConfig config, const Kernels& ker
   return model;
 }
 
-Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kernels) {
+Result<std::unique_ptr<Gpt>> Gpt::CreateWithoutNumbers(ModelConfig config, const Kernels& kernels) {
   HEED_ASSIGN(std::unique_ptr<Gpt> model, Outline(config, kernels));
   const ModelConfig& c = model->config_;
   if (c.position == Position::kRope) {
@@ -49,6 +49,11 @@ Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kern
   if (c.position == Position::kSinusoidal) {
     model->embedding_.sinusoidal = SinusoidalTable(c.block_size, c.n_embd);
   }
+  return model;
+}
+
+Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kernels) {
+  HEED_ASSIGN(std::unique_ptr<Gpt> model, CreateWithoutNumbers(config, kernels));
   HEED_TRY(model->parameters_.Allocate());
   return model;
 }
@@ -264,7 +269,7 @@ Result<std::unique_ptr<Gpt>> WithContext(const Gpt& model, int64_t block_size, d
   for (const Parameter& from : model.parameters().all()) {
     // The first rows of the positions, and all of everything else.
     Parameter* to = copy->parameters().Find(from.name);
-    std::copy_n(from.data, std::min(from.elements, to->elements), to->data);
+    std::copy_n(from.values, std::min(from.elements, to->elements), to->data);
   }
   return copy;
 }

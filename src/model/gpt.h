@@ -49,6 +49,9 @@ class Gpt {
   // `config` is resolved here (see ModelConfig::Resolve). Parameters are zero until Initialize or
   // a loader fills them.
   static Result<std::unique_ptr<Gpt>> Create(ModelConfig config, const Kernels& kernels);
+  // The same without memory for parameters: for a loader that gives each its own.
+  static Result<std::unique_ptr<Gpt>> CreateWithoutNumbers(ModelConfig config,
+                                                           const Kernels& kernels);
   // The layers and the shapes of their parameters, without memory: to plan with, not to run.
   static Result<std::unique_ptr<Gpt>> Outline(ModelConfig config, const Kernels& kernels);
   Gpt(const Gpt&) = delete;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/mapped_file.h"
 #include "tensor/shape.h"
 
 namespace heed {
@@ -20,7 +21,23 @@ std::string Listed(const std::vector<std::string>& misfits) {
   return text;
 }
 
+// The numbers of the tensor where they lie, or null where that is no place for floats.
+const float* InPlace(const SourceTensor& tensor) {
+  const bool aligned = reinterpret_cast<uintptr_t>(tensor.bytes.data()) % alignof(float) == 0;
+  return tensor.type == BlockType::kF32 && aligned
+             ? reinterpret_cast<const float*>(tensor.bytes.data())
+             : nullptr;
+}
+
 }  // namespace
+
+Status SourceTensor::Read(float* out) const {
+  if (read) return read(out);
+  int64_t n = 1;
+  for (const int64_t size : shape) n *= size;
+  DecodeBlocks(type, bytes.data(), n, out);
+  return {};
+}
 
 Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   if (!filled_.insert(p).second) {
@@ -36,9 +53,17 @@ Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   p->file_name = tensor.name;
   report_.used.push_back(tensor.name);
   (p->shape.size() > 1 ? types_ : vector_types_).insert(tensor.type);
-  if (IsAsInMemory(order_, model_->config(), *p)) return tensor.read(p->data);
+  const bool as_in_memory = IsAsInMemory(order_, model_->config(), *p);
+  const float* in_place = InPlace(tensor);
+  if (weights_ == Weights::kInPlace && as_in_memory && in_place != nullptr) {
+    PrepareToRead(tensor.bytes);
+    ParameterSet::Borrow(p, in_place);
+    return {};
+  }
+  if (p->data == nullptr) HEED_TRY(model_->parameters().Allocate(p));
+  if (as_in_memory) return tensor.Read(p->data);
   std::vector<float> values(static_cast<size_t>(p->elements));
-  HEED_TRY(tensor.read(values.data()));
+  HEED_TRY(tensor.Read(values.data()));
   FromFileOrder(order_, model_->config(), *p, values.data(), p->data);
   return {};
 }
@@ -53,7 +78,7 @@ Status ParameterLoader::AddTiedHead(const SourceTensor& tensor) {
     return {};
   }
   head_.resize(static_cast<size_t>(embedding.elements));
-  return tensor.read(head_.data());
+  return tensor.Read(head_.data());
 }
 
 void ParameterLoader::AddSurplus(const std::string& name) {
@@ -62,7 +87,7 @@ void ParameterLoader::AddSurplus(const std::string& name) {
 
 Status ParameterLoader::CheckTiedHead() const {
   const Parameter& embedding = model_->parameters().all().front();
-  if (head_.empty() || std::equal(head_.begin(), head_.end(), embedding.data)) return {};
+  if (head_.empty() || std::equal(head_.begin(), head_.end(), embedding.values)) return {};
   return Fail(ErrorKind::kFormat, head_place_, "a head that differs from " + embedding.name,
               "the same numbers, for they are tied",
               "set tie_word_embeddings (or tied) to false in config.json");
@@ -90,13 +115,13 @@ Result<LoadReport> ParameterLoader::Finish() {
 Result<LoadReport> LoadNamed(const std::vector<SourceTensor>& tensors, Naming naming,
                              const FileOrder& order,
                              const std::function<bool(std::string_view name)>& is_unused,
-                             const std::string& where, Gpt* model) {
+                             const std::string& where, Weights weights, Gpt* model) {
   const Family family = model->config().family();
   std::map<std::string, Parameter*> parameters;
   for (Parameter& p : model->parameters().all()) {
     if (const auto name = NameIn(naming, family, p.name)) parameters[*name] = &p;
   }
-  ParameterLoader loader(model, where);
+  ParameterLoader loader(model, where, weights);
   loader.set_order(order);
   const std::optional<std::string> head = NameIn(naming, family, "lm_head.weight");
   for (const SourceTensor& tensor : tensors) {
@@ -112,6 +137,12 @@ Result<LoadReport> LoadNamed(const std::vector<SourceTensor>& tensors, Naming na
     }
   }
   return loader.Finish();
+}
+
+Result<std::unique_ptr<Gpt>> EmptyModel(const ModelConfig& config, const Kernels& kernels,
+                                        Weights weights) {
+  return weights == Weights::kOwned ? Gpt::Create(config, kernels)
+                                    : Gpt::CreateWithoutNumbers(config, kernels);
 }
 
 }  // namespace heed

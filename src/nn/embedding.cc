@@ -5,8 +5,8 @@
 namespace heed {
 
 EmbeddingArgs<> Embedding::Args(const Pass& pass, const int32_t* tokens) const {
-  EmbeddingArgs<> args{pass.B, pass.T, C, V, tokens, wte->data};
-  args.wpe = wpe != nullptr ? wpe->data : sinusoidal.empty() ? nullptr : sinusoidal.data();
+  EmbeddingArgs<> args{pass.B, pass.T, C, V, tokens, wte->values};
+  args.wpe = wpe != nullptr ? wpe->values : sinusoidal.empty() ? nullptr : sinusoidal.data();
   args.offsets = pass.offsets;
   return args;
 }

@@ -28,8 +28,19 @@ Parameter* ParameterSet::Add(std::string name, std::string axes, std::vector<int
 
 Status ParameterSet::Allocate() {
   HEED_TRY(AllocateBlock(block_elements_, "parameters", &values_));
-  for (Parameter& p : parameters_) p.data = values_.floats() + p.offset;
+  for (Parameter& p : parameters_) p.values = p.data = values_.floats() + p.offset;
   return {};
+}
+
+Status ParameterSet::Allocate(Parameter* p) {
+  HEED_TRY(AllocateBlock(p->elements, "parameters", &singles_.emplace_back()));
+  p->values = p->data = singles_.back().floats();
+  return {};
+}
+
+void ParameterSet::Borrow(Parameter* p, const float* values) {
+  p->values = values;
+  p->data = nullptr;
 }
 
 Status ParameterSet::AllocateGradients() {

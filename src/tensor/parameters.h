@@ -1,9 +1,11 @@
 // The parameters of a model by name, each with named axes, shape, initialisation and, in training,
-// a gradient. All lie in one block of memory in the order in which they were added.
+// a gradient. Those of a model that learns lie in one block of memory in the order in which they
+// were added; those that are only read may stay in the pages of the file that holds them.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +29,9 @@ struct Parameter {
   std::vector<int64_t> shape;
   Init init;
   int64_t elements = 0;
-  int64_t offset = 0;  // in floats, from the start of the block
-  float* data = nullptr;
+  int64_t offset = 0;             // in floats, from the start of the block
+  const float* values = nullptr;  // what layers read
+  float* data = nullptr;          // the same to be written; null where they are only read
   float* grad = nullptr;
   // For inference: what Kernels::round_b made of data as the right side of its layer's product, or
   // null.
@@ -51,7 +54,13 @@ class ParameterSet {
   // The pointer stays valid for the set's life.
   Parameter* Add(std::string name, std::string axes, std::vector<int64_t> shape, Init init);
 
+  // The block of all parameters, zeros. Error: not enough memory.
   Status Allocate();
+  // Memory of its own for one parameter, zeros. Error: not enough memory.
+  Status Allocate(Parameter* p);
+  // Lets the parameter be read where it lies, in memory that `Keep` keeps alive.
+  static void Borrow(Parameter* p, const float* values);
+  void Keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
   // Error: not enough memory.
   Status AllocateGradients();
   bool has_gradients() const { return gradients_.data() != nullptr; }
@@ -69,6 +78,8 @@ class ParameterSet {
   int64_t elements_ = 0;
   int64_t block_elements_ = 0;
   Buffer values_, gradients_;
+  std::deque<Buffer> singles_;
+  std::vector<std::shared_ptr<const void>> owners_;
 };
 
 }  // namespace heed
