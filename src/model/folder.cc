@@ -138,7 +138,7 @@ Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model, Weights
   HEED_ASSIGN(const std::vector<std::string> paths, WeightFiles(folder));
   const auto opened = std::make_shared<std::deque<SafetensorsFile>>();
   std::deque<SafetensorsFile>& files = *opened;  // whose elements stay where they are
-  if (weights == Weights::kInPlace) model->parameters().Keep(opened);
+  if (weights != Weights::kOwned) model->parameters().Keep(opened);
   std::vector<SourceTensor> tensors;
   for (const std::string& path : paths) {
     HEED_ASSIGN(SafetensorsFile file, SafetensorsFile::Open(path));

@@ -302,7 +302,7 @@ Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels, We
   HEED_ASSIGN(const ModelConfig config, GgufConfig(file));
   LoadedModel loaded;
   HEED_ASSIGN(loaded.model, EmptyModel(config, kernels, weights));
-  if (weights == Weights::kInPlace) loaded.model->parameters().Keep(kept);
+  if (weights != Weights::kOwned) loaded.model->parameters().Keep(kept);
   std::vector<SourceTensor> tensors;
   for (const GgufTensor& tensor : file.tensors()) {
     tensors.push_back({path, tensor.name, tensor.shape, tensor.type, file.Bytes(tensor)});

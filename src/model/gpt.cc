@@ -166,43 +166,13 @@ void Gpt::Initialize(uint64_t seed) {
   }
 }
 
-Status Gpt::RoundWeights() {
-  arithmetic_ = Arithmetic::kBf16;
-  struct Copy {
-    Parameter* weight;
-    MatmulArgs<> product;
-    int64_t size;
-  };
-  std::vector<Copy> copies;
-  const auto add = [&](const auto& layer) {
-    if (layer.weight == nullptr) return;  // a part that the model does not have
-    const MatmulArgs<> product = layer.Product();
-    copies.push_back({layer.weight, product, kernels_->rounded_b_size(product.K, product.N)});
-  };
-  for (const Block& block : blocks_) {
-    for (const Linear& part : block.attention.qkv) add(part);
-    add(block.attention.proj);
-    add(block.mlp.fc);
-    add(block.mlp.gate);
-    add(block.mlp.proj);
-  }
-  add(head_);
-  int64_t floats = 0;
-  for (const Copy& copy : copies) floats += copy.size;
-  if (floats == 0) return {};
-  const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
-  rounded_ = Buffer(bytes);
-  if (rounded_.data() == nullptr) {
-    return Fail(ErrorKind::kRequest, "memory",
-                fmt::format("{:.1f} MiB of weights in bf16 that the system does not give",
-                            static_cast<double>(bytes) / (1 << 20)),
-                "", "use --dtype f32");
-  }
-  float* at = rounded_.floats();
-  for (const Copy& copy : copies) {
-    kernels_->round_b(copy.product, at);
-    copy.weight->rounded = at;
-    at += copy.size;
+Status Gpt::PackWeights(BlockType type) {
+  arithmetic_ = type == BlockType::kBF16 ? Arithmetic::kBf16 : Arithmetic::kInt8;
+  for (Parameter& p : parameters_.all()) {
+    if (!p.factor() || !CanPack(type, p.K())) continue;
+    HEED_ASSIGN(std::byte * packed, parameters_.AllocatePacked(&p, type));
+    const bool in_out = p.axes == "in out";
+    PackFloats(type, p.K(), p.N(), p.values, in_out ? p.N() : 1, in_out ? 1 : p.K(), packed);
   }
   return {};
 }

@@ -91,7 +91,7 @@ Result<LoadedModel> LoadLlama2c(const std::string& path, const Kernels& kernels,
   const Llama2cFile& file = *kept;
   LoadedModel loaded;
   HEED_ASSIGN(loaded.model, EmptyModel(ConfigOf(file.sizes()), kernels, weights));
-  if (weights == Weights::kInPlace) loaded.model->parameters().Keep(kept);
+  if (weights != Weights::kOwned) loaded.model->parameters().Keep(kept);
   std::vector<SourceTensor> tensors;
   for (const TensorEntry& entry : file.tensors()) {
     tensors.push_back({path, entry.name, entry.shape, BlockType::kF32, file.Bytes(entry)});

@@ -21,10 +21,18 @@ namespace heed {
 
 // Where the numbers of a loaded model lie.
 enum class Weights {
-  kOwned,    // in memory of the model, to be changed
-  kInPlace,  // where they can be read as they stand, in the pages of their file: never to be
-             // changed
+  kOwned,  // in memory of the model, to be changed
+  // Never to be changed: floats in the pages of their file where they can be read as they stand;
+  // what is bf16, q8_0 or q4_0 there packed as such (tensor/packed.h).
+  kInPlace,
+  // The same, but weights of products are packed in this type, where it can hold them.
+  kBf16,
+  kQ8_0,
+  kQ4_0,
 };
+
+// The type in which weights of products are packed whatever their file has; nothing when none is.
+std::optional<BlockType> PackedType(Weights weights);
 
 // A tensor that some file holds.
 struct SourceTensor {
@@ -49,8 +57,8 @@ struct LoadReport {
 
 class ParameterLoader {
  public:
-  // `where` names the whole in errors. With kInPlace the model has no numbers yet, and keeps alive
-  // what `bytes` of its tensors are views of.
+  // `where` names the whole in errors. But with kOwned the model has no numbers yet, and keeps
+  // alive what `bytes` of its tensors are views of.
   ParameterLoader(Gpt* model, std::string where, Weights weights)
       : model_(model), where_(std::move(where)), weights_(weights) {}
 
@@ -67,6 +75,9 @@ class ParameterLoader {
   Result<LoadReport> Finish();
 
  private:
+  // The type in which the numbers of `p` are packed; nothing when they are not.
+  std::optional<BlockType> TypeOf(const Parameter& p, const SourceTensor& tensor) const;
+  Status Pack(Parameter* p, const SourceTensor& tensor, BlockType type);
   Status CheckTiedHead() const;
 
   Gpt* model_;

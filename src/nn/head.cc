@@ -39,7 +39,7 @@ MatmulArgs<> Head::LogitsArgs(const Pass& pass, const float* normed, int64_t row
   args.c = logits;
   args.ldc = V;
   args.arithmetic = pass.arithmetic;
-  args.b_rounded = weight->rounded;
+  args.packed = weight->packed;
   return args;
 }
 

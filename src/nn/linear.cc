@@ -31,7 +31,7 @@ void Linear::Forward(const Pass& pass, const float* x, int64_t rows, const Outpu
   args.epilogue = output.epilogue;
   args.aux = output.aux;
   args.arithmetic = pass.arithmetic;
-  args.b_rounded = weight->rounded;
+  args.packed = weight->packed;
   pass.kernels->matmul(args);
 }
 
