@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/aside.h"
 #include "base/quote.h"
 #include "io/gguf.h"
 #include "model/gguf_vocabulary.h"
@@ -301,6 +302,7 @@ Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels, We
   const GgufFile& file = *kept;
   HEED_ASSIGN(const ModelConfig config, GgufConfig(file));
   LoadedModel loaded;
+  Aside vocabulary([&] { loaded.tokenizer = GgufVocabulary(file); });
   HEED_ASSIGN(loaded.model, EmptyModel(config, kernels, weights));
   if (weights != Weights::kOwned) loaded.model->parameters().Keep(kept);
   std::vector<SourceTensor> tensors;
@@ -312,7 +314,7 @@ Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels, We
   const auto is_unused = [](std::string_view name) { return name == kRopeDivisors; };
   HEED_ASSIGN(loaded.report, LoadNamed(tensors, Naming::kGguf, OrderOf(architecture), is_unused,
                                        path, weights, loaded.model.get()));
-  loaded.tokenizer = GgufVocabulary(file);
+  vocabulary.Join();
   HEED_TRY(CheckVocabulary(loaded.tokenizer, config, path));
   return loaded;
 }

@@ -21,6 +21,10 @@ constexpr double kEps = 0x1p-24;  // half an ulp of 1
 constexpr BlockType kTypes[] = {BlockType::kBF16, BlockType::kQ8_0, BlockType::kQ4_0};
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kF32, Arithmetic::kBf16, Arithmetic::kInt8};
 
+bool SameBits(const std::vector<float>& x, const std::vector<float>& y) {
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+}
+
 struct Product {
   int64_t M, N, K;
   std::vector<float> a, b, bias, residual, c;  // b is what packed holds, [N, K]

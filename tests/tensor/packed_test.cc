@@ -15,6 +15,10 @@ namespace {
 
 constexpr BlockType kTypes[] = {BlockType::kBF16, BlockType::kQ8_0, BlockType::kQ4_0};
 
+bool SameBits(const float* x, const float* y, int64_t n) {
+  return std::memcmp(x, y, static_cast<size_t>(n) * sizeof(float)) == 0;
+}
+
 struct Aligned {
   explicit Aligned(int64_t bytes) : lines(static_cast<size_t>(bytes + 63) / 64) {}
   std::byte* data() { return lines.front().bytes; }
