@@ -18,7 +18,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-HEED = os.path.join(HERE, "..", "build", "heed")
+HEED = os.environ.get("HEED", os.path.join(HERE, "..", "build", "heed"))
 
 
 def run(command):

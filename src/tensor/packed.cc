@@ -23,44 +23,38 @@ uint32_t Word(const std::byte* at) {
   return word;
 }
 
-// rows[c] [K] is column c of the panel in its stored form, or null for zeros.
+// rows[c] [K] is column c of the panel in its stored form, or null for zeros. A column's words are
+// read side by side, some lines of the panel at a time, so that both stay in the first cache.
 void PackPanel(const PackedB& b, int64_t panel, const std::byte* const* rows) {
   auto* words = const_cast<uint32_t*>(b.Panel(panel));
   auto* scales = const_cast<uint16_t*>(b.Scales(panel));
-  const BlockSize size = SizeOf(b.type);
-  const int64_t block_words = b.scaled() ? (size.bytes - 2) / 4 : b.words();
+  const int64_t bytes = SizeOf(b.type).bytes;
+  const int64_t run = b.scaled() ? (bytes - 2) / 4 : 16;  // words
   const uint32_t flip = b.type == BlockType::kQ8_0 ? kMiddle : 0;
-  // The zero of q4_0 is 8, and that of q8_0 the middle; with a scale of 0 any number is 0.
-  for (int64_t c = 0; c < kPanelColumns; ++c) {
-    if (rows[c] != nullptr) continue;
-    for (int64_t w = 0; w < b.words(); ++w) words[w * kPanelColumns + c] = flip;
-    for (int64_t k = 0; b.scaled() && k < b.K / kBlockNumbers; ++k) {
-      scales[k * kPanelColumns + c] = 0;
-    }
-  }
-  if (!b.scaled()) {
-    const int64_t whole = b.K / 2;
-    for (int64_t w = 0; w < whole; ++w, words += kPanelColumns) {
-      for (int64_t c = 0; c < kPanelColumns; ++c) {
-        if (rows[c] != nullptr) words[c] = Word(rows[c] + 4 * w);
-      }
-    }
-    for (int64_t c = 0; whole < b.words() && c < kPanelColumns; ++c) {
-      uint16_t last = 0;
-      if (rows[c] != nullptr) std::memcpy(&last, rows[c] + 4 * whole, sizeof(last));
-      words[c] = last;
-    }
-    return;
-  }
-  for (int64_t k = 0; k < b.K / kBlockNumbers; ++k, scales += kPanelColumns) {
+  for (int64_t first = 0; first < b.words(); first += run) {
+    const int64_t count = std::min(run, b.words() - first), block = first / run;
     for (int64_t c = 0; c < kPanelColumns; ++c) {
-      if (rows[c] == nullptr) continue;
-      std::memcpy(scales + c, rows[c] + k * size.bytes, sizeof(uint16_t));
-    }
-    for (int64_t w = 0; w < block_words; ++w, words += kPanelColumns) {
-      for (int64_t c = 0; c < kPanelColumns; ++c) {
-        if (rows[c] != nullptr) words[c] = Word(rows[c] + k * size.bytes + 2 + 4 * w) ^ flip;
+      uint32_t* to = words + first * kPanelColumns + c;
+      const std::byte* from = rows[c];
+      if (from == nullptr) {
+        // Any number is 0 with a scale of 0, and bfloat16's is.
+        for (int64_t w = 0; w < count; ++w) to[w * kPanelColumns] = flip;
+        if (b.scaled()) scales[block * kPanelColumns + c] = 0;
+        continue;
       }
+      if (b.scaled()) {
+        from += block * bytes;
+        std::memcpy(scales + block * kPanelColumns + c, from, sizeof(uint16_t));
+        from += sizeof(uint16_t);
+      } else {
+        from += first * 4;
+      }
+      const bool half = !b.scaled() && b.K % 2 == 1 && first + count == b.words();
+      for (int64_t w = 0; w < count - half; ++w) to[w * kPanelColumns] = Word(from + 4 * w) ^ flip;
+      if (!half) continue;
+      uint16_t last;
+      std::memcpy(&last, from + 4 * (count - 1), sizeof(last));
+      to[(count - 1) * kPanelColumns] = last;
     }
   }
 }
