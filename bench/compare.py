@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""heed against PyTorch on the same training steps, alternating A B A B in one run.
+"""heed against PyTorch on the same work, alternating A B A B in one run.
 
-  bench/compare.py [--rounds 3] [--seconds 3] [--dtype f32|bf16] [WORKLOAD ...]
+  bench/compare.py [--rounds 3] [--seconds 3] [--dtype f32|bf16] [--mode train|prefill|decode]
+                   [WORKLOAD ...]
 
-Each round starts both programs anew and takes the median time of a step. PyTorch gets the better
+Each round starts both programs anew and takes the median time of a training step, of reading a
+prompt of block_size, or of writing 128 tokens behind one of 16 with a cache. PyTorch gets the better
 of 1 and 2 threads in every round, the OpenMP build of OpenBLAS, and the memory settings that
 torch_gpt.py chooses. Printed: medians over the rounds, and the ratio round by round.
 """
@@ -25,16 +27,21 @@ def run(command):
     return done.stdout
 
 
-def heed(workload, threads, seconds, dtype):
+def heed(workload, threads, seconds, dtype, mode):
     out = run([os.path.join(HERE, "..", "build", "heed"), "bench", "--workload", workload, "--json",
-               "--quiet", "--threads", str(threads), "--seconds", str(seconds), "--dtype", dtype])
+               "--quiet", "--threads", str(threads), "--seconds", str(seconds), "--dtype", dtype,
+               "--mode", mode])
     return json.loads(out)["rows"][0]
 
 
-def torch(workload, threads, seconds, dtype):
+def torch(workload, threads, seconds, dtype, mode):
     out = run(["/usr/bin/python3", os.path.join(HERE, "torch_gpt.py"), "--config", workload,
-               "--threads", str(threads), "--seconds", str(seconds), "--dtype", dtype])
-    return json.loads(out.strip().splitlines()[-1])
+               "--threads", str(threads), "--seconds", str(seconds), "--dtype", dtype,
+               "--mode", mode])
+    row = json.loads(out.strip().splitlines()[-1])
+    if mode == "decode":
+        row["ms"] *= 128  # tokens, as heed counts them
+    return row
 
 
 def main():
@@ -43,15 +50,16 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=3.0)
     p.add_argument("--dtype", choices=["f32", "bf16"], default="f32",
-                   help="of both: bf16 is PyTorch's autocast")
+                   help="of both: bf16 is PyTorch's autocast, or a model in bfloat16 but in training")
+    p.add_argument("--mode", choices=["train", "prefill", "decode"], default="train")
     a = p.parse_args()
-    print(f"{'training step, ' + a.dtype:<20} {'heed ms':>9} {'torch ms':>9} {'heed tok/s':>11}"
+    print(f"{a.mode + ', ' + a.dtype:<20} {'heed ms':>9} {'torch ms':>9} {'heed tok/s':>11}"
           f" {'torch tok/s':>11} {'heed MiB':>9} {'torch MiB':>9}  {'torch/heed (range)'}")
     for workload in a.workloads:
         rows = []
         for _ in range(a.rounds):
-            ours = heed(workload, 2, a.seconds, a.dtype)
-            theirs = min((torch(workload, threads, a.seconds, a.dtype) for threads in (1, 2)),
+            ours = heed(workload, 2, a.seconds, a.dtype, a.mode)
+            theirs = min((torch(workload, threads, a.seconds, a.dtype, a.mode) for threads in (1, 2)),
                          key=lambda row: row["ms"])
             rows.append((ours, theirs))
         ratios = [t["ms"] / h["ms"] for h, t in rows]

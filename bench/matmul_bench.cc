@@ -13,7 +13,7 @@ namespace {
 
 enum class Layout { kNN, kNT, kTN };
 enum class Extra { kNone, kBias, kGelu, kResidual, kGeluBackward, kAccumulate };
-enum class Form { kF32, kBf16, kBf16Copy };
+enum class Form { kF32, kBf16, kPackedBf16, kQ8_0, kQ4_0 };
 
 void Fill(Buffer& buffer) {
   const int64_t n = static_cast<int64_t>(buffer.size() / sizeof(float));
@@ -43,10 +43,15 @@ void Run(benchmark::State& state, int64_t M, int64_t N, int64_t K, Layout layout
   }
   args.accumulate = extra == Extra::kAccumulate;
   args.arithmetic = form == Form::kF32 ? Arithmetic::kF32 : Arithmetic::kBf16;
-  Buffer rounded(form == Form::kBf16Copy ? simd::RoundedBSize(K, N) * sizeof(float) : 0);
-  if (rounded.size() > 0) {
-    simd::RoundB(args, rounded.floats());
-    args.b_rounded = rounded.floats();
+  Buffer packed;
+  if (form >= Form::kPackedBf16) {
+    const BlockType type = form == Form::kPackedBf16 ? BlockType::kBF16
+                           : form == Form::kQ8_0     ? BlockType::kQ8_0
+                                                     : BlockType::kQ4_0;
+    if (type != BlockType::kBF16) args.arithmetic = Arithmetic::kInt8;
+    packed = Buffer(PackedBytes(type, K, N));
+    PackFloats(type, K, N, args.b, args.b_row, args.b_col, packed.data());
+    args.packed = {type, K, N, packed.data()};
   }
   for (auto _ : state) {
     simd::Matmul(args);
@@ -101,12 +106,12 @@ int Register() {
       {8, 768, 768, Layout::kNN, Extra::kBias},
       {8, 768, 768, Layout::kNT, Extra::kBias},
   };
-  static constexpr const char* kForms[] = {"/f32", "/bf16", "/bf16copy"};
+  static constexpr const char* kForms[] = {"/f32", "/bf16", "/packed_bf16", "/q8_0", "/q4_0"};
   static constexpr const char* kLayouts[] = {"NN", "NT", "TN"};
   static constexpr const char* kExtras[] = {"",          "+bias",          "+gelu",
                                             "+residual", "+gelu_backward", "+accumulate"};
   for (const auto& s : kShapes) {
-    for (const Form form : {Form::kF32, Form::kBf16, Form::kBf16Copy}) {
+    for (const Form form : {Form::kF32, Form::kBf16, Form::kPackedBf16, Form::kQ8_0, Form::kQ4_0}) {
       const std::string name = "Matmul/" + std::to_string(s.M) + "x" + std::to_string(s.N) + "x" +
                                std::to_string(s.K) + "/" + kLayouts[static_cast<int>(s.layout)] +
                                kExtras[static_cast<int>(s.extra)] + kForms[static_cast<int>(form)];

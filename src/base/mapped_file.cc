@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
+
+#include "base/buffer.h"
 
 namespace heed {
 
@@ -37,6 +40,24 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   }
   close(fd);
   return file;
+}
+
+void PrepareToRead([[maybe_unused]] std::span<const std::byte> mapped) {
+#ifdef MADV_POPULATE_READ
+  if (!MemoryHolds(static_cast<double>(mapped.size()))) return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(mapped.data()) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size();
+  // An older system does not know it, and reads pages one by one.
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ);
+#endif
+}
+
+void ReleaseRead(std::span<const std::byte> mapped) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size()) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

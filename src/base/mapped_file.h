@@ -30,4 +30,10 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+// Makes the pages of mapped bytes ready to be read, all at once, where memory holds them: one by
+// one their first reads would take several times as long.
+void PrepareToRead(std::span<const std::byte> mapped);
+// Gives the memory of whole pages of mapped bytes back; they are read again when they are needed.
+void ReleaseRead(std::span<const std::byte> mapped);
+
 }  // namespace heed

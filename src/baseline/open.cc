@@ -26,7 +26,8 @@ bool IsNgram(const std::string& folder) {
 
 }  // namespace
 
-Result<LanguageModel> OpenModel(const std::string& folder, const Kernels& kernels) {
+Result<LanguageModel> OpenModel(const std::string& folder, const Kernels& kernels,
+                                Weights weights) {
   LanguageModel opened;
   if (IsNgram(folder)) {
     HEED_ASSIGN(Ngram ngram, Ngram::Load(folder));
@@ -39,7 +40,7 @@ Result<LanguageModel> OpenModel(const std::string& folder, const Kernels& kernel
     opened.predictor = std::make_unique<Ngram>(std::move(ngram));
     return opened;
   }
-  HEED_ASSIGN(LoadedModel loaded, LoadModel(folder, kernels));
+  HEED_ASSIGN(LoadedModel loaded, LoadModel(folder, kernels, "", weights));
   opened.gpt = std::move(loaded.model);
   opened.tokenizer = std::move(loaded.tokenizer);
   opened.dtype = loaded.report.type;

@@ -30,7 +30,9 @@ class MapRun {
       : session_(session), settings_(settings) {}
 
   Result<Verdict> Run(const std::string& model, const std::string& out) {
-    HEED_ASSIGN(LoadedModel loaded, LoadModel(model, SimdKernels()));
+    HEED_ASSIGN(LoadedModel loaded,
+                LoadModel(model, SimdKernels(), "",
+                          settings_.ablate ? Weights::kOwned : Weights::kInPlace));
     if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
     model_ = std::move(loaded.model);
     tokenizer_ = std::move(*loaded.tokenizer);

@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "cli/command.h"
 #include "cli/json.h"
+#include "cli/precision.h"
 #include "infer/cache.h"
 #include "kernels/simd/matmul.h"
 #include "model/flops.h"
@@ -49,7 +50,7 @@ std::span<const EnumName<BenchMode>> EnumNames(BenchMode) {
 struct BenchSettings {
   std::vector<std::string> workload = {"femto", "pico", "char-small", "gpt-mini"};
   BenchMode mode = BenchMode::kTrain;
-  Arithmetic dtype = Arithmetic::kF32;
+  Precision dtype = Precision::kF32;
   bool recompute = false;
   double seconds = 3;
   // In place of the workload's where not 0.
@@ -60,7 +61,7 @@ struct BenchSettings {
     visit("workload", self.workload, "named setting");
     visit("mode", self.mode,
           "training steps, reading a prompt, writing after it, or one layer's attention");
-    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
+    visit("dtype", self.dtype, kPrecisionHelp);
     visit("recompute", self.recompute,
           "training computes activations again in place of keeping them");
     visit("seconds", self.seconds, "measured time of each");
@@ -151,9 +152,10 @@ class Bench {
     HEED_ASSIGN(model_,
                 Gpt::Create(config, globals_.reference ? ReferenceKernels() : SimdKernels()));
     model_->Initialize(static_cast<uint64_t>(globals_.seed));
-    model_->set_arithmetic(settings_.dtype);
-    if (mode != BenchMode::kTrain && settings_.dtype == Arithmetic::kBf16) {
-      HEED_TRY(model_->RoundWeights());
+    if (mode == BenchMode::kTrain) {
+      SetArithmetic(settings_.dtype, model_.get());
+    } else if (const std::optional<BlockType> type = PackedType(WeightsOf(settings_.dtype))) {
+      HEED_TRY(model_->PackWeights(*type));
     }
     MakeTokens();
     switch (mode) {
@@ -173,10 +175,11 @@ class Bench {
   static constexpr int64_t kPrompt = 16, kNew = 128, kMostSequences = 1 << 20;
 
   double ParameterBytes() const {
-    const double stored =
-        settings_.mode != BenchMode::kTrain && settings_.dtype == Arithmetic::kBf16 ? 2
-                                                                                    : sizeof(float);
-    return stored * static_cast<double>(model_->parameters().elements());
+    const std::optional<BlockType> packed =
+        settings_.mode == BenchMode::kTrain ? std::nullopt : PackedType(WeightsOf(settings_.dtype));
+    const BlockSize size = SizeOf(packed.value_or(BlockType::kF32));
+    return static_cast<double>(size.bytes) / static_cast<double>(size.elements) *
+           static_cast<double>(model_->parameters().elements());
   }
 
   // A stream with something to learn: each token follows from the one before.
@@ -355,11 +358,16 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
   if (!(settings.seconds > 0 && settings.seconds <= 3600)) {
     return BadRequest("--seconds", fmt::format("{}", settings.seconds), "above 0, at most 3600");
   }
+  const bool trains = settings.dtype == Precision::kF32 || settings.dtype == Precision::kBf16;
+  if (settings.mode == BenchMode::kTrain && !trains) {
+    return BadRequest("--dtype", std::string(NameOf(settings.dtype)), "f32 or bf16 in training");
+  }
   std::vector<const Workload*> workloads;
   for (const std::string& name : settings.workload) {
     HEED_ASSIGN(workloads.emplace_back(), FindWorkload(name));
   }
-  const Ceilings ceilings = MeasureCeilings(settings.dtype);
+  const bool bf16 = settings.dtype == Precision::kBf16;
+  const Ceilings ceilings = MeasureCeilings(bf16 ? Arithmetic::kBf16 : Arithmetic::kF32);
   HEED_TRY(session.terminal.Say(
       fmt::format("ceilings of {} thread{}: {} {:.0f} GFLOP/s, memory {:.1f} GB/s\n\n",
                   NumThreads(), NumThreads() == 1 ? "" : "s", NameOf(settings.dtype),

@@ -6,6 +6,7 @@
 #include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
+#include "cli/precision.h"
 #include "eval/perplexity.h"
 #include "report/format.h"
 
@@ -15,13 +16,13 @@ namespace {
 struct EvalSettings {
   std::string separator;
   bool no_bos = false;
-  Arithmetic dtype = Arithmetic::kF32;
+  Precision dtype = Precision::kF32;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("separator", self.separator, "cuts a file into texts that see nothing of one another");
     visit("no_bos", self.no_bos, "leave the vocabulary's start token out");
-    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
+    visit("dtype", self.dtype, kPrecisionHelp);
   }
 };
 
@@ -47,9 +48,10 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
   }
   HEED_ASSIGN(
       const LanguageModel model,
-      OpenModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels()));
+      OpenModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels(),
+                WeightsOf(settings.dtype)));
   if (!model.tokenizer) return tl::make_unexpected(model.tokenizer.error());
-  if (model.gpt) model.gpt->set_arithmetic(settings.dtype);
+  if (model.gpt) SetArithmetic(settings.dtype, model.gpt.get());
   std::vector<MappedFile> files;
   std::vector<PlacedText> texts;
   for (size_t i = 1; i < arguments.size(); ++i) {

@@ -8,6 +8,7 @@
 #include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
+#include "cli/precision.h"
 #include "infer/generate.h"
 #include "report/format.h"
 #include "text/utf8.h"
@@ -27,7 +28,7 @@ struct GenerateSettings {
   int64_t num_samples = 1;
   bool no_cache = false;
   bool no_bos = false;
-  Arithmetic dtype = Arithmetic::kF32;
+  Precision dtype = Precision::kFile;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -42,7 +43,7 @@ struct GenerateSettings {
     visit("num_samples", self.num_samples, "samples of each prompt at each temperature");
     visit("no_cache", self.no_cache, "read the whole text anew for each token");
     visit("no_bos", self.no_bos, "leave the vocabulary's start token out");
-    visit("dtype", self.dtype, "arithmetic of products; sums and weights stay f32");
+    visit("dtype", self.dtype, kPrecisionHelp);
   }
 };
 
@@ -149,10 +150,11 @@ class GenerateRun {
       return BadRequest("MODEL", fmt::format("{} folders", models_.size()), "one model's folder");
     }
     HEED_ASSIGN(model_, OpenModel(models_[0],
-                                  session_.globals.reference ? ReferenceKernels() : SimdKernels()));
+                                  session_.globals.reference ? ReferenceKernels() : SimdKernels(),
+                                  WeightsOf(settings_.dtype)));
     HEED_TRY(Check(settings_));
     if (!model_.tokenizer) return tl::make_unexpected(model_.tokenizer.error());
-    if (model_.gpt && settings_.dtype == Arithmetic::kBf16) HEED_TRY(model_.gpt->RoundWeights());
+    if (model_.gpt) SetArithmetic(settings_.dtype, model_.gpt.get());
     HEED_TRY(MakeRequests());
     GenerateOptions options;
     options.max_tokens = settings_.max_tokens;

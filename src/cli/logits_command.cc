@@ -134,7 +134,8 @@ class LogitsRun {
     HEED_TRY(optimizer_.Resolve());
     HEED_ASSIGN(
         LoadedModel loaded,
-        LoadModel(models[0], session_.globals.reference ? ReferenceKernels() : SimdKernels()));
+        LoadModel(models[0], session_.globals.reference ? ReferenceKernels() : SimdKernels(), "",
+                  settings_.steps > 0 ? Weights::kOwned : Weights::kInPlace));
     HEED_ASSIGN(tokens_, ReadTokens(settings_, loaded));
     model_ = std::move(loaded.model);
     model_->set_arithmetic(settings_.dtype);

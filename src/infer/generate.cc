@@ -236,7 +236,9 @@ class Batch {
 
   // Draws and keeps request r's next token; false when the sample is complete.
   Result<bool> Accept(size_t r, std::span<const float> logits) {
-    for (size_t i = 0; i < logits.size(); ++i) {
+    bool finite = true;
+    for (const float x : logits) finite &= x - x == 0;
+    for (size_t i = 0; !finite && i < logits.size(); ++i) {
       const bool impossible = predictor_ != nullptr && logits[i] < 0;  // -inf: probability 0
       if (!std::isfinite(logits[i]) && !impossible) {
         return Fail(ErrorKind::kNumeric, fmt::format("logit {}", i), fmt::format("{}", logits[i]),
@@ -246,11 +248,16 @@ class Batch {
     const SampleRequest& request = requests_[r];
     Sample& sample = samples_[r];
     // An embedding may have more rows than the vocabulary has tokens.
-    const std::vector<double> p = SamplingProbabilities(
-        request.sampling, logits.first(static_cast<size_t>(tokenizer_.vocab_size())), texts_[r]);
-    const RandomKey key{request.seed, 0, kSampleStream};
-    const int32_t token = Draw(p, RandomUniform53(key, sample.tokens.size()));
-    entropies_[r] += Entropy(p);
+    logits = logits.first(static_cast<size_t>(tokenizer_.vocab_size()));
+    int32_t token = 0;
+    if (request.sampling.temperature == 0 && request.sampling.repetition_penalty == 1) {
+      token = LargestLogit(logits);
+    } else {
+      const std::vector<double> p = SamplingProbabilities(request.sampling, logits, texts_[r]);
+      const RandomKey key{request.seed, 0, kSampleStream};
+      token = Draw(p, RandomUniform53(key, sample.tokens.size()));
+      entropies_[r] += Entropy(p);
+    }
     ++drawn_[r];
     if (token == tokenizer_.eos() || token == tokenizer_.bos()) {
       sample.ended = true;

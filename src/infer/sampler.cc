@@ -106,6 +106,20 @@ std::vector<double> SamplingProbabilities(const SamplingSettings& settings,
   return z;
 }
 
+int32_t LargestLogit(std::span<const float> logits) {
+  // Several running maxima side by side, which a compiler turns into vectors.
+  constexpr size_t kLanes = 16;
+  float most[kLanes];
+  std::fill_n(most, kLanes, -std::numeric_limits<float>::infinity());
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (size_t l = 0; l < kLanes; ++l) most[l] = logits[i + l] > most[l] ? logits[i + l] : most[l];
+  }
+  float largest = *std::max_element(most, most + kLanes);
+  for (; i < logits.size(); ++i) largest = std::max(largest, logits[i]);
+  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
+}
+
 int32_t Draw(std::span<const double> probabilities, double u) {
   double sum = 0;
   int32_t last = 0;

@@ -27,6 +27,9 @@ std::vector<double> SamplingProbabilities(const SamplingSettings& settings,
                                           std::span<const float> logits,
                                           std::span<const int32_t> previous);
 
+// The same where nothing but the largest of finite logits counts: its index, the first of equals.
+int32_t LargestLogit(std::span<const float> logits);
+
 // The token at which the cumulative distribution passes u in [0, 1).
 int32_t Draw(std::span<const double> probabilities, double u);
 

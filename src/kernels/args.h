@@ -11,6 +11,7 @@
 
 #include "base/fields.h"
 #include "base/random.h"
+#include "tensor/packed.h"
 
 namespace heed {
 
@@ -18,8 +19,12 @@ namespace heed {
 enum class Arithmetic {
   kF32,
   kBf16,  // both operands are rounded to bfloat16, to nearest, ties to even
+  // Of a product with packed blocks (q8_0, q4_0): rows of A are rounded to bytes that share a scale
+  // by 32, to nearest, the largest number / 127. All other products are as in kF32.
+  kInt8,
 };
 
+// Those that any model can be computed in.
 inline std::span<const EnumName<Arithmetic>> EnumNames(Arithmetic) {
   static constexpr EnumName<Arithmetic> kNames[] = {{Arithmetic::kF32, "f32"},
                                                     {Arithmetic::kBf16, "bf16"}};
@@ -51,8 +56,9 @@ struct MatmulArgs {
   Epilogue epilogue = Epilogue::kNone;
   T* aux = nullptr;  // [M, N], row stride ldc
   Arithmetic arithmetic = Arithmetic::kF32;
-  // What Kernels::round_b made of b, or null: read in place of b where the arithmetic is kBf16.
-  const T* b_rounded = nullptr;
+  // When its data is not null, B in few bits, in place of b; then a_col is 1 and there is no
+  // accumulate.
+  PackedB packed = {};
 };
 
 // Layer norm (Ba, Kiros, Hinton 2016) and, with `rms`, RMS norm (Zhang, Sennrich 2019), row by row:

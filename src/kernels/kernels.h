@@ -19,10 +19,6 @@ struct Kernels {
   const char* name;
 
   void (*matmul)(const MatmulArgs<>&);
-  // A copy of b [K, N] in bfloat16 for many products of few rows, which are bound by reading b: its
-  // size in floats, 0 where there is no gain in one, and its making from b, its strides, K and N.
-  int64_t (*rounded_b_size)(int64_t K, int64_t N);
-  void (*round_b)(const MatmulArgs<>&, float* rounded);
 
   void (*norm_forward)(const NormArgs<>&);   // x -> y, mean, rstd
   void (*norm_apply)(const NormArgs<>&);     // x, mean, rstd -> y: recomputed for backward

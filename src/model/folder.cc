@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/aside.h"
 #include "base/json.h"
 #include "base/quote.h"
 #include "io/file.h"
@@ -81,6 +82,10 @@ SourceTensor Source(const SafetensorsFile& file, const TensorEntry& entry,
   SourceTensor tensor{path, entry.name, entry.shape};
   if (entry.dtype == DType::kF16) tensor.type = BlockType::kF16;
   if (entry.dtype == DType::kBF16) tensor.type = BlockType::kBF16;
+  if (entry.dtype == DType::kF32 || tensor.type != BlockType::kF32) {
+    tensor.bytes = file.Bytes(entry);
+    return tensor;
+  }
   tensor.read = [&file, &entry, path](float* out) -> Status {
     if (!IsFloat(entry.dtype)) {
       return Fail(ErrorKind::kFormat, path + ": tensor " + Quoted(entry.name),
@@ -129,9 +134,11 @@ Result<std::vector<std::string>> ParseShardIndex(std::string_view text, const st
   return std::vector<std::string>(names.begin(), names.end());
 }
 
-Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model) {
+Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model, Weights weights) {
   HEED_ASSIGN(const std::vector<std::string> paths, WeightFiles(folder));
-  std::deque<SafetensorsFile> files;  // whose elements stay where they are
+  const auto opened = std::make_shared<std::deque<SafetensorsFile>>();
+  std::deque<SafetensorsFile>& files = *opened;  // whose elements stay where they are
+  if (weights != Weights::kOwned) model->parameters().Keep(opened);
   std::vector<SourceTensor> tensors;
   for (const std::string& path : paths) {
     HEED_ASSIGN(SafetensorsFile file, SafetensorsFile::Open(path));
@@ -142,7 +149,7 @@ Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model) {
   }
   std::map<std::string_view, Parameter*> parameters;
   for (Parameter& p : model->parameters().all()) parameters[CoreName(p.name)] = &p;
-  ParameterLoader loader(model, paths.size() == 1 ? paths.front() : folder);
+  ParameterLoader loader(model, paths.size() == 1 ? paths.front() : folder, weights);
   loader.set_order({.out_in = IsOutIn(tensors, *model)});
   for (const SourceTensor& tensor : tensors) {
     const std::string_view name = CoreName(tensor.name);
@@ -159,16 +166,18 @@ Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model) {
   return loader.Finish();
 }
 
-Result<LoadedModel> LoadFolder(const std::string& folder, const Kernels& kernels) {
+Result<LoadedModel> LoadFolder(const std::string& folder, const Kernels& kernels, Weights weights) {
   const std::string config_path = Inside(folder, "config.json");
   HEED_ASSIGN(const std::string config_text, ReadFile(config_path, kMostJsonBytes));
   HEED_ASSIGN(const ModelConfig config, ParseModelConfig(config_text, config_path));
   LoadedModel loaded;
   const std::string tokenizer_path = Inside(folder, "tokenizer.json");
-  loaded.tokenizer = OpenTokenizer(folder);
+  Aside vocabulary([&] { loaded.tokenizer = OpenTokenizer(folder); });
+  HEED_ASSIGN(loaded.model, EmptyModel(config, kernels, weights));
+  Result<LoadReport> report = LoadParameters(folder, loaded.model.get(), weights);
+  vocabulary.Join();
   HEED_TRY(CheckVocabulary(loaded.tokenizer, config, tokenizer_path));
-  HEED_ASSIGN(loaded.model, Gpt::Create(config, kernels));
-  HEED_ASSIGN(loaded.report, LoadParameters(folder, loaded.model.get()));
+  HEED_ASSIGN(loaded.report, std::move(report));
   return loaded;
 }
 
@@ -192,9 +201,9 @@ struct Shard {
 };
 
 TensorToWrite ToWrite(const Parameter& p, DType dtype) {
-  if (dtype == DType::kF32) return {p.name, dtype, p.shape, p.data};
+  if (dtype == DType::kF32) return {p.name, dtype, p.shape, p.values};
   TensorToWrite tensor{p.name, dtype, p.shape};
-  tensor.fill = [data = p.data, dtype](int64_t first, std::span<std::byte> out) {
+  tensor.fill = [data = p.values, dtype](int64_t first, std::span<std::byte> out) {
     Encode(dtype, data + first, out.size() / SizeOf(dtype), out.data());
   };
   return tensor;

@@ -19,13 +19,15 @@ namespace heed {
 
 // Errors: a file that is missing or damaged; tensors that are missing, surplus, of another shape or
 // of integers; a vocabulary larger than the embedding.
-Result<LoadedModel> LoadFolder(const std::string& folder, const Kernels& kernels);
+Result<LoadedModel> LoadFolder(const std::string& folder, const Kernels& kernels,
+                               Weights weights = Weights::kOwned);
 
 // Fills the model's parameters from one safetensors file, or from the shards of
 // `model.safetensors.index.json`, found in `folder`. Names may carry or lack the prefixes
 // "transformer.", "model.", "module." and "_orig_mod."; GPT-2's linear layers may all be [out, in],
 // as nanoGPT and minGPT have them.
-Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model);
+Result<LoadReport> LoadParameters(const std::string& folder, Gpt* model,
+                                  Weights weights = Weights::kOwned);
 
 // The names of the files in the weight_map of a model.safetensors.index.json, each once, in order.
 // Errors (kFormat): not JSON, no weight_map, a name that is not that of a file beside it.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/aside.h"
 #include "base/quote.h"
 #include "io/gguf.h"
 #include "model/gguf_vocabulary.h"
@@ -251,7 +252,7 @@ GgufTensorToWrite ToWrite(const Gpt& model, const Parameter& p, BlockType type) 
   if (plain || tensor.shape.back() % SizeOf(type).elements != 0) tensor.type = BlockType::kF32;
   tensor.values = [&c, &p, order] {
     std::vector<float> values(static_cast<size_t>(p.elements));
-    ToFileOrder(order, c, p, p.data, values.data());
+    ToFileOrder(order, c, p, p.values, values.data());
     return values;
   };
   return tensor;
@@ -265,7 +266,7 @@ Result<std::unique_ptr<Gpt>> WithZeroBiases(const Gpt& model) {
   if (model.config().bias || config.family() != Family::kGpt2) return nullptr;
   HEED_ASSIGN(std::unique_ptr<Gpt> biased, Gpt::Create(config, model.kernels()));
   for (const Parameter& p : model.parameters().all()) {
-    std::copy_n(p.data, p.elements, biased->parameters().Find(p.name)->data);
+    std::copy_n(p.values, p.elements, biased->parameters().Find(p.name)->data);
   }
   return biased;
 }
@@ -295,25 +296,25 @@ Status SaveFitting(const std::string& path, const Gpt& model, const Tokenizer* t
 
 Result<ModelConfig> GgufConfig(const GgufFile& file) { return ConfigReader(file).Read(); }
 
-Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels) {
-  HEED_ASSIGN(const GgufFile file, GgufFile::Open(path));
+Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels, Weights weights) {
+  HEED_ASSIGN(GgufFile opened, GgufFile::Open(path));
+  const auto kept = std::make_shared<const GgufFile>(std::move(opened));
+  const GgufFile& file = *kept;
   HEED_ASSIGN(const ModelConfig config, GgufConfig(file));
   LoadedModel loaded;
-  HEED_ASSIGN(loaded.model, Gpt::Create(config, kernels));
+  Aside vocabulary([&] { loaded.tokenizer = GgufVocabulary(file); });
+  HEED_ASSIGN(loaded.model, EmptyModel(config, kernels, weights));
+  if (weights != Weights::kOwned) loaded.model->parameters().Keep(kept);
   std::vector<SourceTensor> tensors;
   for (const GgufTensor& tensor : file.tensors()) {
-    tensors.push_back(
-        {path, tensor.name, tensor.shape, tensor.type, [&file, &tensor](float* out) -> Status {
-           file.Read(tensor, out);
-           return {};
-         }});
+    tensors.push_back({path, tensor.name, tensor.shape, tensor.type, file.Bytes(tensor)});
   }
   std::string architecture;
   HEED_TRY(file.Get(kArchitecture, &architecture));
   const auto is_unused = [](std::string_view name) { return name == kRopeDivisors; };
   HEED_ASSIGN(loaded.report, LoadNamed(tensors, Naming::kGguf, OrderOf(architecture), is_unused,
-                                       path, loaded.model.get()));
-  loaded.tokenizer = GgufVocabulary(file);
+                                       path, weights, loaded.model.get()));
+  vocabulary.Join();
   HEED_TRY(CheckVocabulary(loaded.tokenizer, config, path));
   return loaded;
 }

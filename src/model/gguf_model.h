@@ -14,7 +14,8 @@ namespace heed {
 // Numbers in few bits are widened. Errors: those of GgufFile::Open; another architecture or a
 // feature that heed does not have; tensors that are missing, surplus or of another shape; a
 // vocabulary larger than the embedding.
-Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels);
+Result<LoadedModel> LoadGguf(const std::string& path, const Kernels& kernels,
+                             Weights weights = Weights::kOwned);
 
 // The resolved settings of the model in a file. Errors: those of LoadGguf that need no tensor's
 // numbers.

@@ -45,7 +45,7 @@ Result<std::unique_ptr<Gpt>> Gpt::Outline(ModelConfig config, const Kernels& ker
   return model;
 }
 
-Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kernels) {
+Result<std::unique_ptr<Gpt>> Gpt::CreateWithoutNumbers(ModelConfig config, const Kernels& kernels) {
   HEED_ASSIGN(std::unique_ptr<Gpt> model, Outline(config, kernels));
   const ModelConfig& c = model->config_;
   if (c.position == Position::kRope) {
@@ -55,6 +55,11 @@ Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kern
   if (c.position == Position::kSinusoidal) {
     model->embedding_.sinusoidal = SinusoidalTable(c.block_size, c.n_embd);
   }
+  return model;
+}
+
+Result<std::unique_ptr<Gpt>> Gpt::Create(ModelConfig config, const Kernels& kernels) {
+  HEED_ASSIGN(std::unique_ptr<Gpt> model, CreateWithoutNumbers(config, kernels));
   HEED_TRY(model->parameters_.Allocate());
   return model;
 }
@@ -167,43 +172,13 @@ void Gpt::Initialize(uint64_t seed) {
   }
 }
 
-Status Gpt::RoundWeights() {
-  arithmetic_ = Arithmetic::kBf16;
-  struct Copy {
-    Parameter* weight;
-    MatmulArgs<> product;
-    int64_t size;
-  };
-  std::vector<Copy> copies;
-  const auto add = [&](const auto& layer) {
-    if (layer.weight == nullptr) return;  // a part that the model does not have
-    const MatmulArgs<> product = layer.Product();
-    copies.push_back({layer.weight, product, kernels_->rounded_b_size(product.K, product.N)});
-  };
-  for (const Block& block : blocks_) {
-    for (const Linear& part : block.attention.qkv) add(part);
-    add(block.attention.proj);
-    add(block.mlp.fc);
-    add(block.mlp.gate);
-    add(block.mlp.proj);
-  }
-  add(head_);
-  int64_t floats = 0;
-  for (const Copy& copy : copies) floats += copy.size;
-  if (floats == 0) return {};
-  const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
-  rounded_ = Buffer(bytes);
-  if (rounded_.data() == nullptr) {
-    return Fail(ErrorKind::kRequest, "memory",
-                fmt::format("{:.1f} MiB of weights in bf16 that the system does not give",
-                            static_cast<double>(bytes) / (1 << 20)),
-                "", "use --dtype f32");
-  }
-  float* at = rounded_.floats();
-  for (const Copy& copy : copies) {
-    kernels_->round_b(copy.product, at);
-    copy.weight->rounded = at;
-    at += copy.size;
+Status Gpt::PackWeights(BlockType type) {
+  arithmetic_ = type == BlockType::kBF16 ? Arithmetic::kBf16 : Arithmetic::kInt8;
+  for (Parameter& p : parameters_.all()) {
+    if (!p.factor() || !CanPack(type, p.K())) continue;
+    HEED_ASSIGN(std::byte * packed, parameters_.AllocatePacked(&p, type));
+    const bool in_out = p.axes == "in out";
+    PackFloats(type, p.K(), p.N(), p.values, in_out ? p.N() : 1, in_out ? 1 : p.K(), packed);
   }
   return {};
 }
@@ -294,7 +269,7 @@ Result<std::unique_ptr<Gpt>> WithContext(const Gpt& model, int64_t block_size, d
   for (const Parameter& from : model.parameters().all()) {
     // The first rows of the positions, and all of everything else.
     Parameter* to = copy->parameters().Find(from.name);
-    std::copy_n(from.data, std::min(from.elements, to->elements), to->data);
+    std::copy_n(from.values, std::min(from.elements, to->elements), to->data);
   }
   return copy;
 }

@@ -50,6 +50,9 @@ class Gpt {
   // `config` is resolved here (see ModelConfig::Resolve). Parameters are zero until Initialize or
   // a loader fills them.
   static Result<std::unique_ptr<Gpt>> Create(ModelConfig config, const Kernels& kernels);
+  // The same without memory for parameters: for a loader that gives each its own.
+  static Result<std::unique_ptr<Gpt>> CreateWithoutNumbers(ModelConfig config,
+                                                           const Kernels& kernels);
   // The layers and the shapes of their parameters, without memory: to plan with, not to run.
   static Result<std::unique_ptr<Gpt>> Outline(ModelConfig config, const Kernels& kernels);
   Gpt(const Gpt&) = delete;
@@ -63,9 +66,9 @@ class Gpt {
   // The arithmetic of the passes that NewPass begins; kF32 until set.
   void set_arithmetic(Arithmetic arithmetic) { arithmetic_ = arithmetic; }
   Arithmetic arithmetic() const { return arithmetic_; }
-  // Sets kBf16 for inference alone: parameters may no longer change, for where it makes products of
-  // few rows faster, copies of the weights in bfloat16 are made here. Error: not enough memory.
-  Status RoundWeights();
+  // For inference alone, for parameters may no longer change: packs the weights of products in few
+  // bits, where a type can, and sets its arithmetic: kBf16, or kInt8. Error: not enough memory.
+  Status PackWeights(BlockType type);
 
   // GPT-2's initialisation: normal 0.02, projections into the residual stream scaled by
   // 1 / sqrt(2 · n_layer), gains 1, biases 0.
@@ -106,7 +109,6 @@ class Gpt {
   const Kernels* kernels_;
   ParameterSet parameters_;
   Arithmetic arithmetic_ = Arithmetic::kF32;
-  Buffer rounded_;
   RopeTable rope_;
   Embedding embedding_;
   std::vector<Block> blocks_;

@@ -49,7 +49,7 @@ void PoolHeads(const HeadPlace& from, const HeadPlace& to, const ModelConfig& c,
 void CopyQueries(const ModelConfig& c, const Parameter& from, const Parameter& to) {
   const int64_t old_width = from.shape.back(), new_width = to.shape.back();
   for (int64_t r = 0; r < from.elements / old_width; ++r) {
-    std::copy_n(from.data + r * old_width, c.n_head * c.head_dim, to.data + r * new_width);
+    std::copy_n(from.values + r * old_width, c.n_head * c.head_dim, to.data + r * new_width);
   }
 }
 
@@ -77,10 +77,10 @@ Result<std::unique_ptr<Gpt>> GroupHeads(const Gpt& model, int64_t n_kv_head, Hea
   std::deque<Parameter>& news = result->parameters().all();
   for (size_t i = 0; i < olds.size(); ++i) {
     const std::vector<HeadPlace> from = HeadPlaces(c, olds[i]), to = HeadPlaces(grouped, news[i]);
-    if (from.empty()) std::copy_n(olds[i].data, olds[i].elements, news[i].data);
+    if (from.empty()) std::copy_n(olds[i].values, olds[i].elements, news[i].data);
     if (from.size() == 2) CopyQueries(c, olds[i], news[i]);
     for (size_t part = 0; part < from.size() && pooling != HeadPooling::kRandom; ++part) {
-      PoolHeads(from[part], to[part], c, n_kv_head, pooling, olds[i].data, news[i].data);
+      PoolHeads(from[part], to[part], c, n_kv_head, pooling, olds[i].values, news[i].data);
     }
   }
   return result;

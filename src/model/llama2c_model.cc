@@ -85,22 +85,19 @@ std::string VocabularyBeside(const std::string& path) {
 }
 
 Result<LoadedModel> LoadLlama2c(const std::string& path, const Kernels& kernels,
-                                const std::string& vocabulary) {
-  HEED_ASSIGN(const Llama2cFile file, Llama2cFile::Open(path));
+                                const std::string& vocabulary, Weights weights) {
+  HEED_ASSIGN(Llama2cFile opened, Llama2cFile::Open(path));
+  const auto kept = std::make_shared<const Llama2cFile>(std::move(opened));
+  const Llama2cFile& file = *kept;
   LoadedModel loaded;
-  HEED_ASSIGN(loaded.model, Gpt::Create(ConfigOf(file.sizes()), kernels));
+  HEED_ASSIGN(loaded.model, EmptyModel(ConfigOf(file.sizes()), kernels, weights));
+  if (weights != Weights::kOwned) loaded.model->parameters().Keep(kept);
   std::vector<SourceTensor> tensors;
   for (const TensorEntry& entry : file.tensors()) {
-    tensors.push_back(
-        {path, entry.name, entry.shape, BlockType::kF32, [&file, &entry](float* out) -> Status {
-           const std::span<const std::byte> bytes = file.Bytes(entry);
-           DecodeBlocks(BlockType::kF32, bytes.data(),
-                        static_cast<int64_t>(bytes.size() / sizeof(float)), out);
-           return {};
-         }});
+    tensors.push_back({path, entry.name, entry.shape, BlockType::kF32, file.Bytes(entry)});
   }
-  HEED_ASSIGN(loaded.report,
-              LoadNamed(tensors, Naming::kMeta, kOrder, IsRotaryTable, path, loaded.model.get()));
+  HEED_ASSIGN(loaded.report, LoadNamed(tensors, Naming::kMeta, kOrder, IsRotaryTable, path, weights,
+                                       loaded.model.get()));
   loaded.tokenizer = OpenTokenizer(vocabulary);
   HEED_TRY(CheckVocabulary(loaded.tokenizer, loaded.model->config(), vocabulary));
   return loaded;
@@ -124,7 +121,7 @@ Status SaveLlama2c(const std::string& path, const Gpt& model, int version, bool 
     } else {
       const Parameter& p = *parameters.at(entry.name);
       values.resize(static_cast<size_t>(p.elements));
-      ToFileOrder(kOrder, c, p, p.data, values.data());
+      ToFileOrder(kOrder, c, p, p.values, values.data());
     }
     HEED_TRY(file.Write(std::as_bytes(std::span(values))));
   }

@@ -13,7 +13,7 @@ std::string VocabularyBeside(const std::string& path);
 
 // Errors: those of Llama2cFile::Open; a vocabulary larger than the embedding.
 Result<LoadedModel> LoadLlama2c(const std::string& path, const Kernels& kernels,
-                                const std::string& vocabulary);
+                                const std::string& vocabulary, Weights weights = Weights::kOwned);
 
 // Writes the checkpoint in version 0 or 1. Errors (kRequest): a model that is not Llama's, or whose
 // settings differ from what the format takes for granted.

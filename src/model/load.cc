@@ -17,12 +17,13 @@ namespace {
 namespace fs = std::filesystem;
 
 Result<LoadedModel> LoadFile(const std::string& path, const Kernels& kernels,
-                             const std::string& vocabulary) {
+                             const std::string& vocabulary, Weights weights) {
   HEED_ASSIGN(const MappedFile file, MappedFile::Open(path));
   if (IsPickle(file.bytes())) return PickleError(path);
-  if (file.text().starts_with("GGUF")) return LoadGguf(path, kernels);
+  if (file.text().starts_with("GGUF")) return LoadGguf(path, kernels, weights);
   if (FormatOf(path) == CheckpointFormat::kLlama2c) {
-    return LoadLlama2c(path, kernels, vocabulary.empty() ? VocabularyBeside(path) : vocabulary);
+    return LoadLlama2c(path, kernels, vocabulary.empty() ? VocabularyBeside(path) : vocabulary,
+                       weights);
   }
   return Fail(ErrorKind::kIo, path, "a file",
               "a model's folder with config.json and model.safetensors, a .gguf or a .bin file");
@@ -46,15 +47,15 @@ CheckpointFormat FormatOf(const std::string& path) {
 }
 
 Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
-                              const std::string& vocabulary) {
+                              const std::string& vocabulary, Weights weights) {
   std::error_code error;
   if (!fs::exists(path, error)) {
     return Fail(ErrorKind::kIo, path, "nothing",
                 "a model's folder with config.json and model.safetensors");
   }
   HEED_ASSIGN(LoadedModel loaded, fs::is_directory(path, error)
-                                      ? LoadFolder(path, kernels)
-                                      : LoadFile(path, kernels, vocabulary));
+                                      ? LoadFolder(path, kernels, weights)
+                                      : LoadFile(path, kernels, vocabulary, weights));
   if (vocabulary.empty()) return loaded;
   loaded.tokenizer = OpenTokenizer(vocabulary);
   if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());

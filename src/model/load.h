@@ -32,7 +32,8 @@ CheckpointFormat FormatOf(const std::string& path);
 // LoadFolder, LoadGguf and LoadLlama2c; nothing there, or nothing of the kind; a given vocabulary
 // that cannot be opened.
 Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
-                              const std::string& vocabulary = "");
+                              const std::string& vocabulary = "",
+                              Weights weights = Weights::kOwned);
 
 // Error (kFormat): a vocabulary (where there is one) of more tokens than the embedding has rows.
 Status CheckVocabulary(const Result<std::unique_ptr<Tokenizer>>& tokenizer,

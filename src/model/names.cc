@@ -130,6 +130,18 @@ bool IsAsInMemory(const FileOrder& order, const ModelConfig& config, const Param
   return !IsTransposed(order, p) && ReorderedHeads(order, config, p) == 0;
 }
 
+bool HasColumns(const FileOrder& order, const Parameter& p) {
+  return p.factor() && IsTransposed(order, p) == (p.axes == "in out");
+}
+
+std::vector<int64_t> FileRows(const FileOrder& order, const ModelConfig& config,
+                              const Parameter& p) {
+  const int64_t heads = ReorderedHeads(order, config, p);
+  std::vector<int64_t> rows(static_cast<size_t>(heads * config.head_dim));
+  ForRows(heads, config.head_dim, [&](int64_t memory, int64_t file) { rows[memory] = file; });
+  return rows;
+}
+
 void FromFileOrder(const FileOrder& order, const ModelConfig& config, const Parameter& p,
                    const float* from, float* to) {
   const int64_t width = p.shape.size() == 2 ? p.shape[1] : 1;

@@ -43,6 +43,12 @@ std::vector<int64_t> ShapeIn(const FileOrder& order, const Parameter& p);
 // Whether the numbers of `p` stand there as in memory.
 bool IsAsInMemory(const FileOrder& order, const ModelConfig& config, const Parameter& p);
 
+// Whether the rows of `p` stand there as the columns of its product, each whole.
+bool HasColumns(const FileOrder& order, const Parameter& p);
+// For each row of `p` in memory the one in the file; empty when they are the same.
+std::vector<int64_t> FileRows(const FileOrder& order, const ModelConfig& config,
+                              const Parameter& p);
+
 // Fills `to` with the numbers of `p` at `from` brought from a file's order into memory's, or the
 // other way. The arrays do not overlap.
 void FromFileOrder(const FileOrder& order, const ModelConfig& config, const Parameter& p,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/mapped_file.h"
 #include "tensor/shape.h"
 
 namespace heed {
@@ -20,7 +21,36 @@ std::string Listed(const std::vector<std::string>& misfits) {
   return text;
 }
 
+// The numbers of the tensor where they lie, or null where that is no place for floats.
+const float* InPlace(const SourceTensor& tensor) {
+  const bool aligned = reinterpret_cast<uintptr_t>(tensor.bytes.data()) % alignof(float) == 0;
+  return tensor.type == BlockType::kF32 && aligned
+             ? reinterpret_cast<const float*>(tensor.bytes.data())
+             : nullptr;
+}
+
 }  // namespace
+
+std::optional<BlockType> PackedType(Weights weights) {
+  switch (weights) {
+    case Weights::kBf16:
+      return BlockType::kBF16;
+    case Weights::kQ8_0:
+      return BlockType::kQ8_0;
+    case Weights::kQ4_0:
+      return BlockType::kQ4_0;
+    default:
+      return std::nullopt;
+  }
+}
+
+Status SourceTensor::Read(float* out) const {
+  if (read) return read(out);
+  int64_t n = 1;
+  for (const int64_t size : shape) n *= size;
+  DecodeBlocks(type, bytes.data(), n, out);
+  return {};
+}
 
 Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   if (!filled_.insert(p).second) {
@@ -36,10 +66,48 @@ Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   p->file_name = tensor.name;
   report_.used.push_back(tensor.name);
   (p->shape.size() > 1 ? types_ : vector_types_).insert(tensor.type);
-  if (IsAsInMemory(order_, model_->config(), *p)) return tensor.read(p->data);
+  const bool as_in_memory = IsAsInMemory(order_, model_->config(), *p);
+  const std::optional<BlockType> packed = TypeOf(*p, tensor);
+  if (weights_ != Weights::kOwned && as_in_memory && InPlace(tensor) != nullptr) {
+    PrepareToRead(tensor.bytes);
+    ParameterSet::Borrow(p, InPlace(tensor));
+    if (!packed) return {};
+  }
+  if (packed) return Pack(p, tensor, *packed);
+  if (p->data == nullptr) HEED_TRY(model_->parameters().Allocate(p));
+  if (as_in_memory) return tensor.Read(p->data);
   std::vector<float> values(static_cast<size_t>(p->elements));
-  HEED_TRY(tensor.read(values.data()));
+  HEED_TRY(tensor.Read(values.data()));
   FromFileOrder(order_, model_->config(), *p, values.data(), p->data);
+  return {};
+}
+
+std::optional<BlockType> ParameterLoader::TypeOf(const Parameter& p,
+                                                 const SourceTensor& tensor) const {
+  if (weights_ == Weights::kOwned || !p.factor()) return std::nullopt;
+  const BlockType type = PackedType(weights_).value_or(tensor.type);
+  return CanPack(type, p.K()) ? std::optional(type) : std::nullopt;
+}
+
+Status ParameterLoader::Pack(Parameter* p, const SourceTensor& tensor, BlockType type) {
+  HEED_ASSIGN(std::byte * packed, model_->parameters().AllocatePacked(p, type));
+  if (tensor.type == type && HasColumns(order_, *p)) {
+    PackStored(type, p->K(), p->N(), tensor.bytes.data(), FileRows(order_, model_->config(), *p),
+               packed);
+  } else {
+    std::vector<float> read, ordered;
+    const float* values = p->values;
+    if (values == nullptr) {
+      read.resize(static_cast<size_t>(p->elements));
+      ordered.resize(read.size());
+      HEED_TRY(tensor.Read(read.data()));
+      FromFileOrder(order_, model_->config(), *p, read.data(), ordered.data());
+      values = ordered.data();
+    }
+    const bool in_out = p->axes == "in out";
+    PackFloats(type, p->K(), p->N(), values, in_out ? p->N() : 1, in_out ? 1 : p->K(), packed);
+  }
+  ReleaseRead(tensor.bytes);
   return {};
 }
 
@@ -53,7 +121,7 @@ Status ParameterLoader::AddTiedHead(const SourceTensor& tensor) {
     return {};
   }
   head_.resize(static_cast<size_t>(embedding.elements));
-  return tensor.read(head_.data());
+  return tensor.Read(head_.data());
 }
 
 void ParameterLoader::AddSurplus(const std::string& name) {
@@ -62,7 +130,18 @@ void ParameterLoader::AddSurplus(const std::string& name) {
 
 Status ParameterLoader::CheckTiedHead() const {
   const Parameter& embedding = model_->parameters().all().front();
-  if (head_.empty() || std::equal(head_.begin(), head_.end(), embedding.data)) return {};
+  const int64_t width = embedding.shape[1];
+  std::vector<float> row(static_cast<size_t>(width));
+  bool same = true;
+  for (int64_t r = 0; same && !head_.empty() && r < embedding.shape[0]; ++r) {
+    const float* values = embedding.values + r * width;
+    if (embedding.values == nullptr) {
+      UnpackColumn(embedding.packed, r, row.data());
+      values = row.data();
+    }
+    same = std::equal(values, values + width, &head_[r * width]);
+  }
+  if (same) return {};
   return Fail(ErrorKind::kFormat, head_place_, "a head that differs from " + embedding.name,
               "the same numbers, for they are tied",
               "set tie_word_embeddings (or tied) to false in config.json");
@@ -90,13 +169,13 @@ Result<LoadReport> ParameterLoader::Finish() {
 Result<LoadReport> LoadNamed(const std::vector<SourceTensor>& tensors, Naming naming,
                              const FileOrder& order,
                              const std::function<bool(std::string_view name)>& is_unused,
-                             const std::string& where, Gpt* model) {
+                             const std::string& where, Weights weights, Gpt* model) {
   const Family family = model->config().family();
   std::map<std::string, Parameter*> parameters;
   for (Parameter& p : model->parameters().all()) {
     if (const auto name = NameIn(naming, family, p.name)) parameters[*name] = &p;
   }
-  ParameterLoader loader(model, where);
+  ParameterLoader loader(model, where, weights);
   loader.set_order(order);
   const std::optional<std::string> head = NameIn(naming, family, "lm_head.weight");
   for (const SourceTensor& tensor : tensors) {
@@ -112,6 +191,12 @@ Result<LoadReport> LoadNamed(const std::vector<SourceTensor>& tensors, Naming na
     }
   }
   return loader.Finish();
+}
+
+Result<std::unique_ptr<Gpt>> EmptyModel(const ModelConfig& config, const Kernels& kernels,
+                                        Weights weights) {
+  return weights == Weights::kOwned ? Gpt::Create(config, kernels)
+                                    : Gpt::CreateWithoutNumbers(config, kernels);
 }
 
 }  // namespace heed

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,13 +19,31 @@
 
 namespace heed {
 
+// Where the numbers of a loaded model lie.
+enum class Weights {
+  kOwned,  // in memory of the model, to be changed
+  // Never to be changed: floats in the pages of their file where they can be read as they stand;
+  // what is bf16, q8_0 or q4_0 there packed as such (tensor/packed.h).
+  kInPlace,
+  // The same, but weights of products are packed in this type, where it can hold them.
+  kBf16,
+  kQ8_0,
+  kQ4_0,
+};
+
+// The type in which weights of products are packed whatever their file has; nothing when none is.
+std::optional<BlockType> PackedType(Weights weights);
+
 // A tensor that some file holds.
 struct SourceTensor {
   std::string place;  // names the file in errors
   std::string name;
   std::vector<int64_t> shape;
   BlockType type = BlockType::kF32;
-  std::function<Status(float* out)> read;  // all its numbers, row-major
+  std::span<const std::byte> bytes;  // row-major numbers of `type`; empty when only `read` has them
+  std::function<Status(float* out)> read;  // all its numbers, row-major; null when `bytes` has them
+
+  Status Read(float* out) const;
 };
 
 // What became of a file's tensors.
@@ -38,8 +57,10 @@ struct LoadReport {
 
 class ParameterLoader {
  public:
-  // `where` names the whole in errors.
-  ParameterLoader(Gpt* model, std::string where) : model_(model), where_(std::move(where)) {}
+  // `where` names the whole in errors. But with kOwned the model has no numbers yet, and keeps
+  // alive what `bytes` of its tensors are views of.
+  ParameterLoader(Gpt* model, std::string where, Weights weights)
+      : model_(model), where_(std::move(where)), weights_(weights) {}
 
   void set_order(const FileOrder& order) { order_ = order; }
 
@@ -54,10 +75,14 @@ class ParameterLoader {
   Result<LoadReport> Finish();
 
  private:
+  // The type in which the numbers of `p` are packed; nothing when they are not.
+  std::optional<BlockType> TypeOf(const Parameter& p, const SourceTensor& tensor) const;
+  Status Pack(Parameter* p, const SourceTensor& tensor, BlockType type);
   Status CheckTiedHead() const;
 
   Gpt* model_;
   std::string where_;
+  Weights weights_;
   FileOrder order_;
   std::set<const Parameter*> filled_;
   std::vector<std::string> misfits_;
@@ -72,6 +97,10 @@ class ParameterLoader {
 Result<LoadReport> LoadNamed(const std::vector<SourceTensor>& tensors, Naming naming,
                              const FileOrder& order,
                              const std::function<bool(std::string_view name)>& is_unused,
-                             const std::string& where, Gpt* model);
+                             const std::string& where, Weights weights, Gpt* model);
+
+// A model for a loader to fill, with memory for its numbers if they are kOwned.
+Result<std::unique_ptr<Gpt>> EmptyModel(const ModelConfig& config, const Kernels& kernels,
+                                        Weights weights);
 
 }  // namespace heed

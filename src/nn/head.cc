@@ -24,7 +24,7 @@ void Head::PlanState(Plan* plan, int64_t B, int64_t T, State* state) const {
 
 MatmulArgs<> Head::Product() const {
   MatmulArgs<> args{0, V, C};
-  args.b = weight->data;
+  args.b = weight->values;
   args.b_row = 1;
   args.b_col = C;
   return args;
@@ -39,7 +39,7 @@ MatmulArgs<> Head::LogitsArgs(const Pass& pass, const float* normed, int64_t row
   args.c = logits;
   args.ldc = V;
   args.arithmetic = pass.arithmetic;
-  args.b_rounded = weight->rounded;
+  args.packed = weight->packed;
   return args;
 }
 
@@ -76,7 +76,7 @@ double Head::LossAndBackward(const Pass& pass, const float* x, const int32_t* ta
     for (int64_t r = 0; r < rows; ++r) sum += state.losses[r];
     // logits now hold their own gradient.
     MatmulArgs<> input{
-        rows, C, V, state.logits, V, 1, weight->data, C, 1, state.dnormed + first * C, C};
+        rows, C, V, state.logits, V, 1, weight->values, C, 1, state.dnormed + first * C, C};
     input.arithmetic = pass.arithmetic;
     pass.kernels->matmul(input);
     MatmulArgs<> weights{V, C, rows, state.logits, 1, V, normed, C, 1, weight->grad, C};

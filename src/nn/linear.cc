@@ -13,7 +13,7 @@ Linear Linear::Add(ParameterSet* parameters, const std::string& name, int64_t in
 
 MatmulArgs<> Linear::Product() const {
   MatmulArgs<> args{0, out, in};
-  args.b = weight->data;
+  args.b = weight->values;
   args.b_row = out_in ? 1 : out;
   args.b_col = out_in ? in : 1;
   return args;
@@ -26,12 +26,12 @@ void Linear::Forward(const Pass& pass, const float* x, int64_t rows, const Outpu
   args.a_row = in;
   args.c = output.y;
   args.ldc = output.ldy;
-  args.bias = bias == nullptr ? nullptr : bias->data;
+  args.bias = bias == nullptr ? nullptr : bias->values;
   args.residual = output.residual;
   args.epilogue = output.epilogue;
   args.aux = output.aux;
   args.arithmetic = pass.arithmetic;
-  args.b_rounded = weight->rounded;
+  args.packed = weight->packed;
   pass.kernels->matmul(args);
 }
 
@@ -40,7 +40,7 @@ void Linear::BackwardInput(const Pass& pass, const float* dy, int64_t lddy, int6
   MatmulArgs<> args{rows, in, out};
   args.a = dy;
   args.a_row = lddy;
-  args.b = weight->data;
+  args.b = weight->values;
   args.b_row = out_in ? in : 1;
   args.b_col = out_in ? 1 : out;
   args.c = dx;

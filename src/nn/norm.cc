@@ -25,8 +25,8 @@ void Norm::PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T,
 }
 
 NormArgs<> Norm::Args(const float* x, int64_t rows, const State& state) const {
-  NormArgs<> args{rows, C, eps, rms, x, gain->data};
-  args.bias = bias == nullptr ? nullptr : bias->data;
+  NormArgs<> args{rows, C, eps, rms, x, gain->values};
+  args.bias = bias == nullptr ? nullptr : bias->values;
   args.mean = state.mean;
   args.rstd = state.rstd;
   return args;

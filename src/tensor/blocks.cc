@@ -1,6 +1,7 @@
 #include "tensor/blocks.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -44,12 +45,30 @@ void DecodeQ8_0(const std::byte* from, float* to) {
   }
 }
 
-void EncodeQ8_0(const float* from, std::byte* to) {
-  const float scale = PutScale(std::abs(LargestOf(from)) / 127, to);
+// The size of the largest among 32, an infinity or a NaN where there is one: of numbers without
+// sign the bits are in their order.
+float LargestSize(const float* x) {
+  int32_t most = 0;
   for (int64_t i = 0; i < kSmall; ++i) {
-    const float q = scale == 0 ? 0 : std::clamp(std::round(from[i] * scale), -127.0f, 127.0f);
-    to[2 + i] = static_cast<std::byte>(static_cast<int8_t>(q));
+    most = std::max(most, std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
   }
+  return std::bit_cast<float>(most);
+}
+
+// std::round for numbers that an int holds, in steps that compilers turn into vectors.
+float Rounded(float x) {
+  const auto whole = static_cast<float>(static_cast<int>(x));
+  const float rest = x - whole;
+  return whole + (rest >= 0.5f ? 1.0f : 0.0f) - (rest <= -0.5f ? 1.0f : 0.0f);
+}
+
+void EncodeQ8_0(const float* from, std::byte* to) {
+  const float scale = PutScale(LargestSize(from) / 127, to);
+  int8_t q[kSmall] = {};
+  for (int64_t i = 0; scale != 0 && i < kSmall; ++i) {
+    q[i] = static_cast<int8_t>(std::clamp(Rounded(from[i] * scale), -127.0f, 127.0f));
+  }
+  std::memcpy(to + 2, q, sizeof(q));
 }
 
 void DecodeQ4_0(const std::byte* from, float* to) {

@@ -5,8 +5,10 @@
 namespace heed {
 namespace {
 
-Status AllocateBlock(int64_t elements, const char* what, Buffer* block) {
-  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+constexpr int64_t kFloat = sizeof(float);
+
+Status AllocateBlock(int64_t size, const char* what, Buffer* block) {
+  const auto bytes = static_cast<size_t>(size);
   *block = Buffer(bytes);
   if (block->data() != nullptr || bytes == 0) return {};
   return Fail(ErrorKind::kRequest, "memory",
@@ -27,14 +29,32 @@ Parameter* ParameterSet::Add(std::string name, std::string axes, std::vector<int
 }
 
 Status ParameterSet::Allocate() {
-  HEED_TRY(AllocateBlock(block_elements_, "parameters", &values_));
-  for (Parameter& p : parameters_) p.data = values_.floats() + p.offset;
+  HEED_TRY(AllocateBlock(block_elements_ * kFloat, "parameters", &values_));
+  for (Parameter& p : parameters_) p.values = p.data = values_.floats() + p.offset;
   return {};
+}
+
+Status ParameterSet::Allocate(Parameter* p) {
+  HEED_TRY(AllocateBlock(p->elements * kFloat, "parameters", &singles_.emplace_back()));
+  p->values = p->data = singles_.back().floats();
+  return {};
+}
+
+Result<std::byte*> ParameterSet::AllocatePacked(Parameter* p, BlockType type) {
+  Buffer& buffer = singles_.emplace_back();
+  HEED_TRY(AllocateBlock(PackedBytes(type, p->K(), p->N()), "packed weights", &buffer));
+  p->packed = {type, p->K(), p->N(), buffer.data()};
+  return buffer.data();
+}
+
+void ParameterSet::Borrow(Parameter* p, const float* values) {
+  p->values = values;
+  p->data = nullptr;
 }
 
 Status ParameterSet::AllocateGradients() {
   if (has_gradients()) return {};
-  HEED_TRY(AllocateBlock(block_elements_, "gradients", &gradients_));
+  HEED_TRY(AllocateBlock(block_elements_ * kFloat, "gradients", &gradients_));
   for (Parameter& p : parameters_) p.grad = gradients_.floats() + p.offset;
   return {};
 }

@@ -1,15 +1,19 @@
 // The parameters of a model by name, each with named axes, shape, initialisation and, in training,
-// a gradient. All lie in one block of memory in the order in which they were added.
+// a gradient. Those of a model that learns lie in one block of memory in the order in which they
+// were added; those that are only read may stay in the pages of the file that holds them, or be
+// packed in few bits.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/status.h"
+#include "tensor/packed.h"
 
 namespace heed {
 
@@ -27,17 +31,20 @@ struct Parameter {
   std::vector<int64_t> shape;
   Init init;
   int64_t elements = 0;
-  int64_t offset = 0;  // in floats, from the start of the block
-  float* data = nullptr;
+  int64_t offset = 0;             // in floats, from the start of the block
+  const float* values = nullptr;  // what layers read; null where only `packed` has the numbers
+  float* data = nullptr;          // the same to be written; null where they are only read
   float* grad = nullptr;
-  // For inference: what Kernels::round_b made of data as the right side of its layer's product, or
-  // null.
-  const float* rounded = nullptr;
+  PackedB packed;  // for products, if its data is not null: the right side [K, N], in few bits
 
   // nanoGPT's rule: weight decay touches tensors of two and more dimensions.
   bool decayed() const { return shape.size() >= 2; }
   // The matrix of a linear layer: no embedding, no table of positions, no head.
   bool linear() const { return axes == "in out" || axes == "out in"; }
+  // The right side of a product: b(k, n), n along the rows of the shape or, as in "in out", k.
+  bool factor() const { return linear() || axes == "V C"; }
+  int64_t N() const { return axes == "in out" ? shape[1] : shape[0]; }
+  int64_t K() const { return axes == "in out" ? shape[0] : shape[1]; }
   // Of a fused "in out" matrix: the widths of the maps that lie side by side in it. Else empty.
   std::vector<int64_t> maps = {};
 };
@@ -51,7 +58,15 @@ class ParameterSet {
   // The pointer stays valid for the set's life.
   Parameter* Add(std::string name, std::string axes, std::vector<int64_t> shape, Init init);
 
+  // The block of all parameters, zeros. Error: not enough memory.
   Status Allocate();
+  // Memory of its own for one parameter, zeros. Error: not enough memory.
+  Status Allocate(Parameter* p);
+  // Memory for a factor packed in `type`, which the caller fills. Error: not enough memory.
+  Result<std::byte*> AllocatePacked(Parameter* p, BlockType type);
+  // Lets the parameter be read where it lies, in memory that `Keep` keeps alive.
+  static void Borrow(Parameter* p, const float* values);
+  void Keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
   // Error: not enough memory.
   Status AllocateGradients();
   bool has_gradients() const { return gradients_.data() != nullptr; }
@@ -72,6 +87,8 @@ class ParameterSet {
   int64_t elements_ = 0;
   int64_t block_elements_ = 0;
   Buffer values_, gradients_;
+  std::deque<Buffer> singles_;
+  std::vector<std::shared_ptr<const void>> owners_;
 };
 
 }  // namespace heed

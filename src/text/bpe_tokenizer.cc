@@ -95,32 +95,25 @@ bool IsAscii(std::string_view text) {
 
 }  // namespace
 
-TokenIndex IndexTokens(std::span<const std::string> tokens) {
-  TokenIndex index;
-  index.reserve(tokens.size());
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    index.emplace(tokens[id], static_cast<int32_t>(id));
-  }
-  return index;
-}
-
 Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
                  const std::string& where, BpeVocabulary* vocabulary) {
-  const TokenIndex index = IndexTokens(vocabulary->tokens);
+  TokenIndex index(vocabulary->tokens);
+  for (size_t id = 0; id < vocabulary->tokens.size(); ++id) index.Add(static_cast<int32_t>(id));
+  std::string whole;
   std::unordered_set<uint64_t> seen;
   vocabulary->merges.clear();
   for (size_t i = 0; i < pairs.size(); ++i) {
     const auto& [left, right] = pairs[i];
+    whole.assign(left).append(right);
     int32_t ids[3];
     int n = 0;
-    for (const std::string& part : {left, right, left + right}) {
-      const auto found = index.find(part);
-      if (found == index.end()) {
-        return Fail(ErrorKind::kFormat, where,
-                    fmt::format("merge {} with {}, which is no token", i + 1, Quoted(part)),
-                    "merges of tokens into tokens", "vocabulary and merges are of two models");
-      }
-      ids[n++] = found->second;
+    for (const std::string_view part :
+         {std::string_view(left), std::string_view(right), std::string_view(whole)}) {
+      ids[n] = index.Find(part);
+      if (ids[n++] >= 0) continue;
+      return Fail(ErrorKind::kFormat, where,
+                  fmt::format("merge {} with {}, which is no token", i + 1, Quoted(part)),
+                  "merges of tokens into tokens", "vocabulary and merges are of two models");
     }
     if (!seen.insert(static_cast<uint64_t>(ids[0]) << 32 | static_cast<uint32_t>(ids[1])).second) {
       return Fail(ErrorKind::kFormat, where,
@@ -137,22 +130,25 @@ namespace {
 // Every way to make a piece from two others, by the piece's score.
 void MergesFromScores(std::span<const ScoredPiece> pieces, BpeVocabulary* vocabulary) {
   std::vector<float> scores;
-  TokenIndex normal;
+  TokenIndex normal(vocabulary->tokens);
   for (size_t id = 0; id < pieces.size(); ++id) {
     if (pieces[id].kind != PieceKind::kNormal) continue;
-    normal.emplace(vocabulary->tokens[id], static_cast<int32_t>(id));
+    normal.Add(static_cast<int32_t>(id));
     scores.push_back(pieces[id].score);
   }
   std::sort(scores.begin(), scores.end(), std::greater<>());
   scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
-  for (const auto& [text, id] : normal) {
+  for (size_t at_id = 0; at_id < pieces.size(); ++at_id) {
+    const std::string_view text = vocabulary->tokens[at_id];
+    const auto id = static_cast<int32_t>(at_id);
+    if (normal.Find(text) != id) continue;
     const auto rank =
         std::lower_bound(scores.begin(), scores.end(), pieces[id].score, std::greater<>()) -
         scores.begin();
     for (size_t at = CharacterStart(text, 1); at < text.size(); at = CharacterStart(text, at + 1)) {
-      const auto left = normal.find(text.substr(0, at)), right = normal.find(text.substr(at));
-      if (left == normal.end() || right == normal.end()) continue;
-      vocabulary->merges.push_back({left->second, right->second, id, static_cast<uint32_t>(rank)});
+      const int32_t left = normal.Find(text.substr(0, at)), right = normal.Find(text.substr(at));
+      if (left < 0 || right < 0) continue;
+      vocabulary->merges.push_back({left, right, id, static_cast<uint32_t>(rank)});
     }
   }
 }
@@ -316,9 +312,9 @@ class BpeTokenizer::Encoder {
     }
     std::vector<int32_t>& symbols = scratch_.symbols;
     symbols.clear();
-    const auto whole = v_.ignore_merges ? owner_.index_.find(piece) : owner_.index_.end();
-    if (whole != owner_.index_.end()) {
-      symbols.push_back(whole->second);
+    const int32_t whole = v_.ignore_merges ? owner_.index_.Find(piece) : -1;
+    if (whole >= 0) {
+      symbols.push_back(whole);
     } else {
       if (v_.symbols == BpeVocabulary::Symbols::kBytes) {
         ByteSymbols(piece);
@@ -391,13 +387,12 @@ Result<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Create(BpeVocabulary vocabul
 
 Status BpeTokenizer::Prepare(const std::string& where) {
   HEED_TRY(CheckIds(where));
-  TokenIndex index = IndexTokens(v_.tokens);
-  if (index.size() < v_.tokens.size()) {
-    size_t id = 0;
-    while (index.at(v_.tokens[id]) == static_cast<int32_t>(id)) ++id;
+  TokenIndex index(v_.tokens);
+  for (int32_t id = 0; id < vocab_size(); ++id) {
+    if (index.Add(id)) continue;
     return Fail(
         ErrorKind::kFormat, where,
-        fmt::format("token {} at {} and {}", Quoted(v_.tokens[id]), index.at(v_.tokens[id]), id),
+        fmt::format("token {} at {} and {}", Quoted(v_.tokens[id]), index.Find(v_.tokens[id]), id),
         "every token once");
   }
   HEED_TRY(FindByteTokens(index, where));
@@ -450,14 +445,13 @@ Status BpeTokenizer::FindByteTokens(const TokenIndex& index, const std::string& 
   if (!bytes && !v_.byte_fallback) return {};
   for (int byte = 0; byte < 256; ++byte) {
     const std::string name = bytes ? std::string(1, static_cast<char>(byte)) : ByteName(byte);
-    const auto found = index.find(name);
-    if (found != index.end()) byte_ids_[byte] = found->second;
+    byte_ids_[byte] = index.Find(name);
     if (bytes) continue;
-    if (found == index.end()) {
+    if (byte_ids_[byte] < 0) {
       return Fail(ErrorKind::kFormat, where, "byte fallback without " + name,
                   "the tokens <0x00> to <0xFF>");
     }
-    byte_of_[found->second] = static_cast<uint8_t>(byte);
+    byte_of_[byte_ids_[byte]] = static_cast<uint8_t>(byte);
   }
   return {};
 }

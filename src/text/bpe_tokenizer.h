@@ -15,6 +15,7 @@
 
 #include "text/merges.h"
 #include "text/split.h"
+#include "text/token_index.h"
 #include "text/tokenizer.h"
 
 namespace heed {
@@ -55,10 +56,6 @@ struct BpeVocabulary {
   std::vector<AddedToken> added;
   std::optional<int32_t> bos, eos;
 };
-
-// The ids of tokens by their text; views of the tokens.
-using TokenIndex = std::unordered_map<std::string_view, int32_t>;
-TokenIndex IndexTokens(std::span<const std::string> tokens);
 
 // Fills `merges` from pairs of tokens' texts, the first of the list merging first. Errors
 // (kFormat): a merge whose parts or whole are no tokens, or that stands there twice.

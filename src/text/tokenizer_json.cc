@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
 #include "base/quote.h"
+#include "text/bpe_lists.h"
 #include "text/byte_tokenizer.h"
 #include "text/char_tokenizer.h"
 #include "text/utf8.h"
@@ -203,8 +206,9 @@ std::vector<const Json*> Steps(const Json& part, const char* member) {
 // Reads one tokenizer.json, part by part, into a BpeVocabulary.
 class Reader {
  public:
-  Reader(const Json& json, const std::string& where)
-      : json_(json), model_(Member(json, "model")), where_(where) {}
+  // With `lists`, these stand in for model.vocab and model.merges, which are empty.
+  Reader(const Json& json, const std::string& where, const BpeLists* lists = nullptr)
+      : json_(json), model_(Member(json, "model")), where_(where), lists_(lists) {}
 
   Result<std::unique_ptr<Tokenizer>> Read() {
     if (TypeOf(model_) != "BPE") {
@@ -292,7 +296,7 @@ class Reader {
       }
     }
     const bool bytes = v_.symbols == Symbols::kBytes;
-    const bool merges = !Member(model_, "merges").empty();
+    const bool merges = HasMerges();
     // Where nothing merges it does not matter how text is cut.
     if (merges && split_given_ && (!bytes || !regex_.empty())) {
       return Bad("pre_tokenizer",
@@ -331,14 +335,19 @@ class Reader {
   Status ReadTokens() {
     const Json& vocab = Member(model_, "vocab");
     const std::string where = where_ + ": model.vocab";
-    if (!vocab.is_object() || vocab.empty()) {
+    if (!vocab.is_object() || (vocab.empty() && lists_ == nullptr)) {
       return Fail(ErrorKind::kFormat, where, vocab.is_object() ? "no tokens" : vocab.type_name(),
                   "an object from token to id");
     }
     HEED_TRY(ReadAdded());
-    uint64_t beyond = 0;  // added tokens that `vocab` does not have
-    for (const auto& [id, content] : added_) beyond += !vocab.contains(content);
-    tokens_.resize(vocab.size() + beyond);
+    std::set<std::string_view> known;  // added tokens that `vocab` has, too
+    for (const auto& [id, content] : added_) {
+      if (vocab.contains(content)) known.insert(content);
+    }
+    if (lists_ != nullptr) known = KnownToLists();
+    const auto beyond = static_cast<size_t>(std::ranges::count_if(
+        added_, [&](const auto& added) { return !known.contains(added.second); }));
+    tokens_.resize((lists_ == nullptr ? vocab.size() : lists_->vocab.size()) + beyond);
     std::vector<bool> taken(tokens_.size());
     const auto take = [&](const std::string& token, uint64_t id) -> Status {
       if (taken[id]) {
@@ -352,15 +361,34 @@ class Reader {
       HEED_ASSIGN(const uint64_t id, IdOf(value, token, where));
       HEED_TRY(take(token, id));
     }
+    for (size_t i = 0; lists_ != nullptr && i < lists_->vocab.size(); ++i) {
+      const auto& [token, id] = lists_->vocab[i];
+      if (id >= tokens_.size()) return IdOf(Json(id), token, where).map([](uint64_t) {});
+      HEED_TRY(take(token, id));
+    }
     for (const auto& [value, content] : added_) {
       HEED_ASSIGN(const uint64_t id, IdOf(value, content, where_ + ": added_tokens"));
-      if (!vocab.contains(content)) HEED_TRY(take(content, id));
+      if (!known.contains(content)) HEED_TRY(take(content, id));
       if (tokens_[id] != content) {
         return Bad("added_tokens", fmt::format("id {} for {}", id, Quoted(content)),
                    "the id that the vocabulary has for it");
       }
     }
     return ReadBytes();
+  }
+
+  std::set<std::string_view> KnownToLists() const {
+    std::set<std::string_view> added, known;
+    for (const auto& [id, content] : added_) added.insert(content);
+    if (added.empty()) return known;
+    for (const auto& [token, id] : lists_->vocab) {
+      if (added.contains(token)) known.insert(token);
+    }
+    return known;
+  }
+
+  bool HasMerges() const {
+    return lists_ != nullptr ? !lists_->merges.empty() : !Member(model_, "merges").empty();
   }
 
   Result<uint64_t> IdOf(const Json& value, const std::string& token,
@@ -422,7 +450,7 @@ class Reader {
 
   // Nothing but tokens: a vocabulary of characters or bytes.
   bool IsPlain() const {
-    return Member(model_, "merges").empty() && v_.added.empty() && !v_.nfc && !v_.marked_spaces &&
+    return !HasMerges() && v_.added.empty() && !v_.nfc && !v_.marked_spaces &&
            v_.prefix == Prefix::kNone && IsNothing(Member(model_, "unk_token")) &&
            IsNothing(Member(model_, "byte_fallback")) && IsNoTemplate();
   }
@@ -534,9 +562,9 @@ class Reader {
     for (const Json& merge : Member(model_, "merges")) {
       std::string left, right;
       if (merge.is_string()) {
-        const std::string& text = merge.get_ref<const std::string&>();
-        const size_t space = text.find(' ');
-        if (space != text.npos) left = text.substr(0, space), right = text.substr(space + 1);
+        std::pair<std::string, std::string> both;
+        SplitMerge(merge.get_ref<const std::string&>(), &both);
+        std::tie(left, right) = both;
       } else if (merge.is_array() && merge.size() == 2) {
         left = TextOf(merge[0]);
         right = TextOf(merge[1]);
@@ -547,6 +575,11 @@ class Reader {
       }
       HEED_ASSIGN(left, BytesOf(left));
       HEED_ASSIGN(right, BytesOf(right));
+      pairs.emplace_back(std::move(left), std::move(right));
+    }
+    for (size_t i = 0; lists_ != nullptr && i < lists_->merges.size(); ++i) {
+      HEED_ASSIGN(std::string left, BytesOf(lists_->merges[i].first));
+      HEED_ASSIGN(std::string right, BytesOf(lists_->merges[i].second));
       pairs.emplace_back(std::move(left), std::move(right));
     }
     return SetMerges(pairs, where_ + ": model.merges", &v_);
@@ -566,6 +599,7 @@ class Reader {
   const Json& json_;
   const Json& model_;
   const std::string& where_;
+  const BpeLists* lists_;
   BpeVocabulary v_;
   std::vector<std::string> tokens_;                  // [id]: spelled
   std::vector<std::pair<Json, std::string>> added_;  // id and content
@@ -624,28 +658,63 @@ std::string TokenizerJson(const BpeVocabulary& v) {
 
 Result<std::unique_ptr<Tokenizer>> ParseTokenizerJson(std::string_view text,
                                                       const std::string& where) {
+  BpeLists lists;
+  std::string rest;
+  if (CutOutLists(text, &lists, &rest)) {
+    const Result<Json> json = ParseJsonObject(rest, where);
+    Result<std::unique_ptr<Tokenizer>> read =
+        json ? Reader(*json, where, &lists).Read() : tl::make_unexpected(json.error());
+    if (read) return read;
+  }
   HEED_ASSIGN(const Json json, ParseJsonObject(text, where));
   return Reader(json, where).Read();
 }
 
-Result<std::unique_ptr<Tokenizer>> ParseGpt2Files(std::string_view vocab, std::string_view merges,
-                                                  const std::string& vocab_where,
-                                                  const std::string& merges_where) {
-  HEED_ASSIGN(Json tokens, ParseJsonObject(vocab, vocab_where));
-  if (const size_t bad = FirstBadUtf8(merges); bad != std::string_view::npos) {
-    return BadUtf8(merges_where, bad, merges[bad]);
-  }
-  Json list = Json::array();
+namespace {
+
+// The lines of a merges.txt, or of a vocab.bpe, without its version.
+std::vector<std::string_view> MergeLines(std::string_view merges) {
+  std::vector<std::string_view> lines;
   for (size_t at = 0; at < merges.size();) {
     const size_t end = std::min(merges.find('\n', at), merges.size());
     std::string_view line = merges.substr(at, end - at);
     if (line.ends_with('\r')) line.remove_suffix(1);
     const bool version = at == 0 && line.starts_with("#version");
-    if (!line.empty() && !version) list.push_back(std::string(line));
+    if (!line.empty() && !version) lines.push_back(line);
     at = end + 1;
   }
-  const Json json = {{"pre_tokenizer", {{"type", "ByteLevel"}}},
-                     {"model", {{"type", "BPE"}, {"vocab", std::move(tokens)}, {"merges", list}}}};
+  return lines;
+}
+
+Json Gpt2Json(Json vocab, Json merges) {
+  return {{"pre_tokenizer", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(merges)}}}};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> ParseGpt2Files(std::string_view vocab, std::string_view merges,
+                                                  const std::string& vocab_where,
+                                                  const std::string& merges_where) {
+  const std::vector<std::string_view> lines = MergeLines(merges);
+  BpeLists lists;
+  lists.merges.resize(lines.size());
+  bool listed = FirstBadUtf8(merges) == std::string_view::npos && ReadVocab(vocab, &lists.vocab);
+  for (size_t i = 0; listed && i < lines.size(); ++i) {
+    listed = SplitMerge(lines[i], &lists.merges[i]);
+  }
+  if (listed) {
+    const Json json = Gpt2Json(Json::object(), Json::array());
+    Result<std::unique_ptr<Tokenizer>> read = Reader(json, vocab_where, &lists).Read();
+    if (read) return read;
+  }
+  HEED_ASSIGN(Json tokens, ParseJsonObject(vocab, vocab_where));
+  if (const size_t bad = FirstBadUtf8(merges); bad != std::string_view::npos) {
+    return BadUtf8(merges_where, bad, merges[bad]);
+  }
+  Json list = Json::array();
+  for (const std::string_view line : lines) list.push_back(std::string(line));
+  const Json json = Gpt2Json(std::move(tokens), std::move(list));
   auto tokenizer = Reader(json, vocab_where).Read();
   if (tokenizer) return tokenizer;
   Error error = tokenizer.error();

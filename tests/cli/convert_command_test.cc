@@ -133,6 +133,37 @@ TEST_F(Convert, EveryCommandOfItsPageRuns) {
   }
 }
 
+// A row of 32 numbers in blocks of bytes is off by half a step of 1/127 of the largest at most, in
+// four bits by half of 1/8: what that does to the loss of a model so small is less than either.
+TEST_F(Convert, AModelThatIsOnlyReadCanBeReadInFewBits) {
+  for (const std::string& kind : {kLlama, std::string()}) {
+    Train("--overwrite --max-iters 30 " + kind);
+    const auto loss = [&](const std::string& model, const std::string& dtype) {
+      return Document("$heed eval " + model + " t.txt --dtype " + dtype)["loss"].get<double>();
+    };
+    const double exact = loss("run", "f32");
+    EXPECT_EQ(Document("$heed eval run t.txt")["loss"], exact);
+    EXPECT_EQ(loss("run", "file"), exact);
+    for (const auto& [dtype, bound] :
+         {std::pair<std::string, double>{"bf16", 0.004}, {"q8_0", 0.004}, {"q4_0", 0.06}}) {
+      const double few = loss("run", dtype);
+      EXPECT_NE(few, exact) << dtype;
+      EXPECT_NEAR(few, exact, bound * exact) << dtype;
+      const std::string file = dtype + ".gguf";
+      Document("$heed convert run " + file + " --overwrite --dtype " + dtype);
+      EXPECT_NEAR(loss(file, "f32"), exact, bound * exact) << dtype;
+      EXPECT_NEAR(loss(file, "file"), loss(file, "f32"), 0.004 * exact) << dtype;
+      const std::string generate = "$heed generate " + file + " --prompt a --max-tokens 9";
+      EXPECT_EQ(Document(generate)["samples"][0]["tokens"],
+                Document(generate + " --dtype file")["samples"][0]["tokens"]);
+      EXPECT_EQ(Run(generate + " --reference --quiet --temperature 0").out,
+                Run(generate + " --quiet --temperature 0").out);
+    }
+  }
+  EXPECT_THAT(Refusal("$heed eval run t.txt --dtype f16"), HasSubstr("--dtype"));
+  EXPECT_THAT(Refusal("$heed bench --dtype q8_0"), HasSubstr("f32 or bf16 in training"));
+}
+
 // llama.cpp, as the npm package node-llama-cpp has it, answers the tokens that heed does. The
 // package's folder is named by HEED_NODE_LLAMA_CPP, which holds node_modules.
 TEST_F(Convert, LlamaCppAnswersTheSameTokens) {

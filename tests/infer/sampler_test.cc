@@ -53,6 +53,19 @@ TEST(LessonRow04, ZeroTemperatureIsTheFirstOfTheLargest) {
 }
 
 // The token that crosses p stays: dropping it is a fault that others had.
+TEST(Sampler, TheLargestLogitIsWhatZeroTemperatureKeeps) {
+  for (const size_t n : {1, 2, 15, 16, 17, 100}) {
+    for (size_t first = 0; first < n; ++first) {
+      for (size_t second = first; second < n; ++second) {
+        std::vector<float> logits(n, -3.5f);
+        logits[first] = logits[second] = -1.25f;
+        EXPECT_EQ(LargestLogit(logits), static_cast<int32_t>(first));
+        EXPECT_EQ(SamplingProbabilities({.temperature = 0}, logits, {})[first], 1);
+      }
+    }
+  }
+}
+
 TEST(Sampler, TopPKeepsTheTokenThatCrosses) {
   std::vector<float> logits;
   for (double p : {0.5, 0.3, 0.15, 0.05}) logits.push_back(static_cast<float>(std::log(p)));

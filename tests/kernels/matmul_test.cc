@@ -507,33 +507,5 @@ TEST(MatmulBf16, RoundsToNearestTiesToEven) {
   });
 }
 
-// A copy of B made before is read in its place, for any number of rows.
-TEST(MatmulBf16, ARoundedCopyHasTheBitsOfRoundingOnTheWay) {
-  ForEachTarget([] {
-    for (const int64_t M : {1, 2, 8, 40, 130}) {
-      for (const auto& [N, K] : {std::array{75, 93}, std::array{700, 150}, std::array{33, 2101}}) {
-        for (const bool transposed : {false, true}) {
-          Case shape;
-          shape.M = M, shape.N = N, shape.K = K, shape.bias = true, shape.b_gap = 3;
-          shape.b_transposed = transposed, shape.arithmetic = Arithmetic::kBf16;
-          SCOPED_TRACE(shape.Name());
-          Product<float> plain(shape, 4), copied(shape, 4);
-          simd::Matmul(plain.All());
-          MatmulArgs<> args = copied.All();
-          const int64_t size = simd::RoundedBSize(K, N);
-          std::vector<float> rounded(size, NAN);
-          simd::RoundB(args, rounded.data());
-          if (size > 0) {
-            args.b_rounded = rounded.data();
-            std::fill(copied.b.begin(), copied.b.end(), NAN);
-          }
-          simd::Matmul(args);
-          EXPECT_TRUE(SameBits(copied.c, plain.c));
-        }
-      }
-    }
-  });
-}
-
 }  // namespace
 }  // namespace heed

@@ -11,8 +11,6 @@ TEST(Kernels, EveryOperationIsInBothTables) {
   for (const Kernels* table : {&ReferenceKernels(), &SimdKernels()}) {
     SCOPED_TRACE(table->name);
     EXPECT_NE(table->matmul, nullptr);
-    EXPECT_NE(table->rounded_b_size, nullptr);
-    EXPECT_NE(table->round_b, nullptr);
     EXPECT_NE(table->norm_forward, nullptr);
     EXPECT_NE(table->norm_apply, nullptr);
     EXPECT_NE(table->norm_backward, nullptr);

@@ -83,11 +83,11 @@ TEST_P(Bf16, EveryProductIsTold) {
   }
 }
 
-TEST_P(Bf16, RoundedWeightsChangeNoBit) {
+TEST_P(Bf16, PackedWeightsChangeNoBit) {
   OnEveryTarget([&] {
     const auto plain = Bf16Model(config(), SimdKernels());
     const auto rounded = NoisyModel(config(), SimdKernels());
-    ASSERT_TRUE(rounded->RoundWeights());
+    ASSERT_TRUE(rounded->PackWeights(BlockType::kBF16));
     EXPECT_EQ(rounded->arithmetic(), Arithmetic::kBf16);
     for (const int64_t T : {1, 7, 70}) {
       const std::vector<int32_t> tokens = RandomTokens(kB * T, config().vocab_size);
@@ -99,7 +99,7 @@ TEST_P(Bf16, RoundedWeightsChangeNoBit) {
 TEST_P(Bf16, CacheAndChunksGiveTheBitsOfTheWholePass) {
   OnEveryTarget([&] {
     const auto model = NoisyModel(config(), SimdKernels());
-    ASSERT_TRUE(model->RoundWeights());
+    ASSERT_TRUE(model->PackWeights(BlockType::kBF16));
     const std::vector<int32_t> tokens = RandomTokens(kB * 70, config().vocab_size);
     for (const std::vector<int64_t>& pieces :
          {std::vector<int64_t>(70, 1), std::vector<int64_t>{3, 64, 3}}) {

@@ -87,6 +87,46 @@ TEST_F(Folders, SavedAndLoadedIsTheSameModelAndTheSameBytes) {
   }
 }
 
+// What stands in the file as layers read it stays there; the rest gets memory of its own.
+TEST_F(Folders, ReadInPlaceItIsTheSameModel) {
+  for (const Mix& mix : Mixes()) {
+    SCOPED_TRACE(mix.name);
+    const auto model = NoisyModel(mix.config, SimdKernels());
+    for (const DType dtype : {DType::kF32, DType::kF16}) {
+      const std::string path = folder_ / mix.name + std::string(NameOf(dtype));
+      ASSERT_TRUE(SaveModel(path, *model, nullptr, false, {.dtype = dtype, .shard_bytes = 20000}));
+      const auto owned = LoadModel(path, SimdKernels());
+      const auto in_place = LoadModel(path, SimdKernels(), "", Weights::kInPlace);
+      ASSERT_TRUE(in_place) << in_place.error().Message();
+      EXPECT_EQ(in_place->report.used, owned->report.used);
+      for (const Parameter& p : in_place->model->parameters().all()) {
+        EXPECT_EQ(p.data == nullptr, dtype == DType::kF32) << p.name;
+      }
+      EXPECT_TRUE(SameBits(Logits(*owned->model), Logits(*in_place->model)));
+      ASSERT_TRUE(SaveModel(path + "-again", *in_place->model, nullptr, false));
+      ASSERT_TRUE(SaveModel(path + "-owned", *owned->model, nullptr, false));
+      EXPECT_EQ(ReadText(path + "-again/model.safetensors"),
+                ReadText(path + "-owned/model.safetensors"));
+    }
+  }
+}
+
+// A header whose length is no multiple of four leaves numbers at odd places.
+TEST_F(Folders, NumbersThatLieBetweenWordsAreCopied) {
+  Put(*model_, TensorsOf(*model_));
+  std::string bytes = ReadText(folder_ / "model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  bytes.insert(8 + length, " ");
+  ++length;
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  WriteText(folder_ / "model.safetensors", bytes);
+  const auto loaded = LoadModel(folder_.path(), SimdKernels(), "", Weights::kInPlace);
+  ASSERT_TRUE(loaded) << loaded.error().Message();
+  for (const Parameter& p : loaded->model->parameters().all()) EXPECT_NE(p.data, nullptr);
+  EXPECT_TRUE(SameBits(Logits(*model_), Logits(*loaded->model)));
+}
+
 TEST_F(Folders, ThePrefixOfOtherProgramsIsKnown) {
   std::vector<Stored> tensors = TensorsOf(*model_);
   for (Stored& s : tensors) s.name = "transformer." + s.name;

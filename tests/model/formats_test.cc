@@ -46,6 +46,13 @@ void ExpectSameParameters(const Gpt& a, const Gpt& b) {
   }
 }
 
+void ExpectSameValues(const Gpt& a, const Gpt& b) {
+  for (size_t i = 0; i < a.parameters().all().size(); ++i) {
+    const Parameter &p = a.parameters().all()[i], &q = b.parameters().all()[i];
+    EXPECT_TRUE(SameBits(p.values, q.values, p.elements)) << p.name;
+  }
+}
+
 class Formats : public testing::Test {
  protected:
   LoadedModel Load(const std::string& path) {
@@ -75,6 +82,12 @@ TEST_F(Formats, ARoundTripThroughAllKeepsEveryByte) {
       const std::string bin = name + std::to_string(version) + ".bin";
       ASSERT_TRUE(SaveLlama2c(bin, *Load(name + "-2").model, version, false));
       const LoadedModel loaded = Load(bin);
+      for (const std::string& path : {bin, name + ".gguf"}) {
+        const auto in_place = LoadModel(path, SimdKernels(), "", Weights::kInPlace);
+        ASSERT_TRUE(in_place) << in_place.error().Message();
+        EXPECT_EQ(in_place->model->parameters().all().front().data, nullptr);
+        ExpectSameValues(*model, *in_place->model);
+      }
       EXPECT_EQ(loaded.report.unused.size(), version == 0 ? 2u : 0u);  // the tables of angles
       const std::string last = name + "-3-" + std::to_string(version);
       ASSERT_TRUE(SaveModel(last, *loaded.model, nullptr, false));

@@ -16,8 +16,6 @@ const Kernels& ReferenceKernels() {
   static constexpr Kernels kTable = {
       .name = "reference",
       .matmul = reference::Matmul<float>,
-      .rounded_b_size = [](int64_t, int64_t) { return int64_t{0}; },
-      .round_b = [](const MatmulArgs<>&, float*) {},
       .norm_forward = reference::NormForward<float>,
       .norm_apply = reference::NormApply<float>,
       .norm_backward = reference::NormBackward<float>,

@@ -7,6 +7,7 @@
 // two bfloat16, in storage of type float), how words are made, and how they are multiplied:
 //   kPerWord    numbers of k in a word; those past the end of K are 0
 //   kInPlace    whether a word is a number as it stands in A or B
+//   kPackedWords  whether a word is one of a B packed in bfloat16
 //   MulAdd      sum + a · b, over the numbers of a word
 //   Pack, Line  words from numbers; see FloatEngine
 // Included once per instruction set.
@@ -203,6 +204,7 @@ constexpr int64_t kRowsAhead = 12;
 struct FloatEngine {
   static constexpr int64_t kPerWord = 1;
   static constexpr bool kInPlace = true;
+  static constexpr bool kPackedWords = false;
 
   static HWY_INLINE V MulAdd(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
 
@@ -293,17 +295,98 @@ struct Block {
   float* b;          // panels [N / kWidth][words][kWidth]
 };
 
-// MatmulArgs::b_rounded is [words of K, N], its rows padded to whole vectors.
-int64_t RoundedRow(int64_t N) { return RoundUp(N, kLanes); }
+// ---- B packed in few bits, back in words of an engine.
+
+using U32 = hn::RebindToUnsigned<D>;
+using I32 = hn::RebindToSigned<D>;
+
+// Byte `index` of each word, less `zero`, times `scale`.
+HWY_INLINE V ByteTimes(hn::Vec<U32> words, int index, int mask, int zero, V scale) {
+  const auto byte = hn::And(hn::ShiftRightSame(words, 8 * index), hn::Set(U32(), mask));
+  const auto q = hn::Sub(hn::BitCast(I32(), byte), hn::Set(I32(), zero));
+  return hn::Mul(hn::ConvertTo(D(), q), scale);
+}
+
+// to[(k - k0)·width] = b(k, lanes of one vector) for k in [k0, k0 + K). k0 is even, or whole
+// blocks.
+HWY_INLINE void UnpackLanes(const PackedB& b, int64_t column, int64_t k0, int64_t K, int64_t width,
+                            float* HWY_RESTRICT to) {
+  const D d;
+  const U32 du;
+  const int64_t lane = column % kPanelColumns;
+  const uint32_t* panel = b.Panel(column / kPanelColumns) + lane;
+  if (!b.scaled()) {
+    for (int64_t k = 0; k < K; k += 2) {
+      const auto words = hn::LoadU(du, panel + (k0 + k) / 2 * kPanelColumns);
+      hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(words)), d, to + k * width);
+      if (k + 1 == K) break;
+      const auto high = hn::And(words, hn::Set(du, 0xffff0000u));
+      hn::StoreU(hn::BitCast(d, high), d, to + (k + 1) * width);
+    }
+    return;
+  }
+  const hn::Rebind<hwy::float16_t, D> halves;
+  const uint16_t* scales = b.Scales(column / kPanelColumns) + lane;
+  const bool bytes = b.type == BlockType::kQ8_0;
+  const int64_t block_words = bytes ? 8 : 4;
+  for (int64_t k = 0; k < K; k += kBlockNumbers) {
+    const int64_t block = (k0 + k) / kBlockNumbers;
+    const uint32_t* at = panel + block * block_words * kPanelColumns;
+    const auto* half = reinterpret_cast<const hwy::float16_t*>(scales + block * kPanelColumns);
+    const V scale = hn::PromoteTo(d, hn::LoadU(halves, half));
+    for (int64_t w = 0; w < block_words; ++w, at += kPanelColumns) {
+      const auto words = hn::LoadU(du, at);
+      for (int i = 0; i < 4; ++i) {
+        float* row = to + (k + 4 * w + i) * width;
+        if (bytes) {
+          hn::StoreU(ByteTimes(words, i, 255, 128, scale), d, row);
+          continue;
+        }
+        hn::StoreU(ByteTimes(words, i, 15, 8, scale), d, row);
+        hn::StoreU(ByteTimes(hn::ShiftRight<4>(words), i, 15, 8, scale), d, row + 16 * width);
+      }
+    }
+  }
+}
+
+// The panel [words][width] of K numbers from k on, of columns from j on; j and width are whole
+// vectors. Columns of no panel are left as they are.
+template <class Engine>
+void UnpackPanel(const PackedB& b, int64_t j, int64_t k, int64_t K, int64_t width,
+                 float* HWY_RESTRICT panel) {
+  const D d;
+  for (int64_t n = 0; n < width && j + n < b.panels() * kPanelColumns; n += kLanes) {
+    const int64_t column = j + n;
+    if (Engine::kPackedWords && !b.scaled()) {
+      const uint32_t* words = b.Panel(column / kPanelColumns) + column % kPanelColumns +
+                              k / Engine::kPerWord * kPanelColumns;
+      for (int64_t w = 0; w < DivideUp(K, Engine::kPerWord); ++w) {
+        hn::StoreU(hn::BitCast(d, hn::LoadU(U32(), words + w * kPanelColumns)), d,
+                   panel + w * width + n);
+      }
+    } else if (Engine::kInPlace) {
+      UnpackLanes(b, column, k, K, width, panel + n);
+    } else {
+      alignas(64) float numbers[kBlockNumbers * kLanes];
+      for (int64_t some = 0; some < K; some += kBlockNumbers) {
+        const int64_t count = std::min(kBlockNumbers, K - some);
+        UnpackLanes(b, column, k + some, count, kLanes, numbers);
+        alignas(64) float words[kBlockNumbers * kLanes];
+        Engine::Pack(numbers, 1, kLanes, kLanes, count, kLanes, words);
+        float* to = panel + some / Engine::kPerWord * width + n;
+        for (int64_t w = 0; w < DivideUp(count, Engine::kPerWord); ++w) {
+          hn::StoreU(hn::LoadU(d, words + w * kLanes), d, to + w * width);
+        }
+      }
+    }
+  }
+}
 
 template <class Engine>
 void PackB(const MatmulArgs<>& args, const Block& block, int64_t j, int64_t columns,
            float* HWY_RESTRICT panel) {
-  if (!Engine::kInPlace && args.b_rounded != nullptr) {
-    const int64_t row = RoundedRow(args.N);
-    const float* b = args.b_rounded + block.k0 / Engine::kPerWord * row + block.j0 + j;
-    FloatEngine::Pack(b, 1, row, columns, block.words, kWidth, panel);
-    return;
+  if (args.packed.data != nullptr) {
+    return UnpackPanel<Engine>(args.packed, block.j0 + j, block.k0, block.K, kWidth, panel);
   }
   const float* b = args.b + block.k0 * args.b_row + (block.j0 + j) * args.b_col;
   Engine::Pack(b, args.b_col, args.b_row, columns, block.K, kWidth, panel,
@@ -401,7 +484,9 @@ bool PackedMatmul(const MatmulArgs<>& args) {
   const int64_t words = DivideUp(K, Engine::kPerWord);
   // c holds the unfinished sums between blocks of K, but a residual may be c itself.
   const int64_t blocks = args.residual != nullptr ? 1 : DivideUp(words, kMaxDepth);
-  const int64_t depth = DivideUp(words, blocks);
+  // Parts of a packed B are whole blocks.
+  const int64_t unit = args.packed.data == nullptr ? 1 : kBlockNumbers;
+  const int64_t depth = RoundUp(DivideUp(words, blocks), unit);
   const int64_t most = std::max<int64_t>(kMaxPanels / depth, 4 * kPieceColumns);
   const int64_t height = std::min(RoundUp(M, kRows), most / kRows * kRows);
   const int64_t width = std::min(RoundUp(N, kWidth), most / kWidth * kWidth);
@@ -437,12 +522,20 @@ bool PackedMatmul(const MatmulArgs<>& args) {
 constexpr int64_t kDirectSums = 8192;                   // of a piece
 constexpr int64_t kDirectRows = 8 < kRows ? 8 : kRows;  // of a tile: more would spill addresses
 constexpr int64_t kMaxDirectDepth = 64;                 // words of K
-constexpr int64_t kMaxDirectHeight = 64;                // rows of a piece, if A is not in place
+constexpr int64_t kMaxFewDepth = 512;     // the same of packed B and fewer rows than a tile has
+constexpr int64_t kMaxDirectHeight = 64;  // rows of a piece, if A is not in place
+
+// Whether a packed B has words of the engine.
+template <class Engine>
+bool HasWords(const PackedB& b) {
+  return Engine::kPackedWords && b.data != nullptr && !b.scaled();
+}
 
 // Whether a tile can read B where it lies, but for columns that are no whole vectors.
 template <class Engine>
 bool ReadsBInPlace(const MatmulArgs<>& args) {
-  return Engine::kInPlace ? args.b_col == 1 : args.b_rounded != nullptr;
+  return HasWords<Engine>(args.packed) ||
+         (Engine::kInPlace && args.packed.data == nullptr && args.b_col == 1);
 }
 
 // How much of B is read before its next columns (depth), and the columns of a piece. Where B must
@@ -454,7 +547,8 @@ struct DirectShape {
   DirectShape(const MatmulArgs<>& args, bool in_place) : depth(kMaxDirectDepth), columns(kWidth) {
     if (!in_place) return;
     const bool few = args.M < kDirectRows;
-    if (few) depth = 16;
+    // A panel of a packed B is a long run by itself.
+    if (few) depth = args.packed.data != nullptr ? kMaxFewDepth : 16;
     columns = few ? std::clamp<int64_t>(RoundUp(args.N / 8, kWidth), 4 * kWidth, 32 * kWidth)
                   : 8 * kWidth;
   }
@@ -487,12 +581,17 @@ void PlaceA(const MatmulArgs<>& args, int64_t i0, int64_t rows, int64_t k, int64
 template <class Engine>
 void PlaceB(const MatmulArgs<>& args, int64_t j, int64_t n, int64_t k, int64_t words,
             float* HWY_RESTRICT strip, TileArgs* tile) {
-  if constexpr (!Engine::kInPlace) {
-    if (args.b_rounded != nullptr) {
-      tile->b_row = RoundedRow(args.N);
-      tile->b = args.b_rounded + k / Engine::kPerWord * tile->b_row + j;
-      return;
-    }
+  if (HasWords<Engine>(args.packed)) {
+    tile->b = reinterpret_cast<const float*>(args.packed.Panel(j / kPanelColumns)) +
+              k / Engine::kPerWord * kPanelColumns;
+    tile->b_row = kPanelColumns;
+    return;
+  }
+  if (args.packed.data != nullptr) {
+    const int64_t K = std::min(words * Engine::kPerWord, args.K - k);
+    tile->b = strip;
+    tile->b_row = RoundUp(n, kLanes);
+    return UnpackPanel<Engine>(args.packed, j, k, K, tile->b_row, strip);
   }
   tile->b = args.b + k * args.b_row + j * args.b_col;
   tile->b_row = args.b_row;
@@ -506,6 +605,15 @@ void PlaceB(const MatmulArgs<>& args, int64_t j, int64_t n, int64_t k, int64_t w
   tile->b_row = width;
 }
 
+// Asks for the rows of B that follow those of a tile: it reads them in short runs, each on a page
+// of its own, and few rows of A do not give the processor time to guess them.
+HWY_INLINE void FetchRows(const MatmulArgs<>& args, int64_t k, int64_t end, int64_t j, int64_t n) {
+  for (; k < std::min(end, args.K); ++k) {
+    const float* row = args.b + k * args.b_row + j;
+    for (int64_t i = 0; i < n; i += kCacheLine) __builtin_prefetch(row + i, 0, 2);
+  }
+}
+
 template <class Engine>
 void DirectPiece(const MatmulArgs<>& args, int64_t depth, int64_t i0, int64_t rows, int64_t j0,
                  int64_t columns) {
@@ -515,15 +623,18 @@ void DirectPiece(const MatmulArgs<>& args, int64_t depth, int64_t i0, int64_t ro
   TileArgs tile;
   tile.out_row = tile.init_row = RoundUp(columns, kLanes);
   if (args.accumulate) LoadC(args, sums, tile.out_row, i0, rows, j0, columns);
+  const int64_t step = HasWords<Engine>(args.packed) ? kPanelColumns : kWidth;
+  const bool fetches = Engine::kInPlace && ReadsBInPlace<Engine>(args) && args.M < kDirectRows;
   bool first = !args.accumulate;
   int64_t k = 0;
   do {
     tile.words = std::min(depth, DivideUp(args.K - k, Engine::kPerWord));
     PlaceA<Engine>(args, i0, rows, k, tile.words, packed, &tile);
     const float* a = tile.a;
-    for (int64_t j = 0; j < columns; j += kWidth) {
-      const int64_t n = std::min<int64_t>(kWidth, columns - j);
+    for (int64_t j = 0; j < columns; j += step) {
+      const int64_t n = std::min(step, columns - j);
       PlaceB<Engine>(args, j0 + j, n, k, tile.words, strip, &tile);
+      if (fetches) FetchRows(args, k + tile.words, k + 2 * tile.words, j0 + j, n);
       for (int64_t i = 0; i < rows; i += kDirectRows) {
         tile.a = a + i * tile.a_row;
         tile.out = sums + i * tile.out_row + j;

@@ -105,7 +105,7 @@ void NarrowMatmul(const MatmulArgs<>& args) {
 
 void MatmulTarget(const MatmulArgs<>& args) {
   if (args.M <= 0 || args.N <= 0) return;
-  if (args.N <= kWidth && args.K <= kNarrowDepth) {
+  if (args.N <= kWidth && args.K <= kNarrowDepth && args.packed.data == nullptr) {
     if (args.N <= kNarrow) return NarrowMatmul<Narrow, 1>(args);
     if (args.N <= kLanes) return NarrowMatmul<D, 1>(args);
     return NarrowMatmul<D, kVectors>(args);
@@ -126,6 +126,8 @@ HWY_EXPORT(MultiplyAddsTarget);
 
 void Matmul(const MatmulArgs<>& args) {
   if (args.arithmetic == Arithmetic::kBf16) return MatmulBf16(args);
+  const bool blocks = args.packed.data != nullptr && args.packed.scaled();
+  if (args.arithmetic == Arithmetic::kInt8 && blocks) return MatmulInt8(args);
   HWY_DYNAMIC_DISPATCH(MatmulTarget)(args);
 }
 

@@ -13,15 +13,12 @@ namespace heed::simd {
 
 void Matmul(const MatmulArgs<>& args);
 void MatmulBf16(const MatmulArgs<>& args);
+// With packed blocks alone.
+void MatmulInt8(const MatmulArgs<>& args);
 
 // Keeps the multiply-adders of one thread busy without touching memory; returns the floating-point
 // operations done. Their rate is the ceiling of every product.
 double MultiplyAdds(Arithmetic arithmetic, int64_t rounds);
 double MultiplyAddsBf16(int64_t rounds);
-
-// See Kernels. The copy holds words of two bfloat16, b(k, j) and above it b(k + 1, j), as
-// [ceil(K / 2), N rounded up to 16]: on processors with AVX-512 BF16 alone.
-int64_t RoundedBSize(int64_t K, int64_t N);
-void RoundB(const MatmulArgs<>& args, float* rounded);
 
 }  // namespace heed::simd

@@ -19,6 +19,7 @@ namespace {
 struct PairEngine {
   static constexpr int64_t kPerWord = 2;
   static constexpr bool kInPlace = false;
+  static constexpr bool kPackedWords = true;
 
   static bool Supported() {
     static const bool supported = __builtin_cpu_supports("avx512bf16");
@@ -105,6 +106,7 @@ struct PairEngine {
 struct RoundedEngine {
   static constexpr int64_t kPerWord = 1;
   static constexpr bool kInPlace = false;
+  static constexpr bool kPackedWords = false;
 
   static HWY_INLINE V MulAdd(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
 
@@ -140,9 +142,7 @@ void MatmulBf16Target(const MatmulArgs<>& args) {
 #if HWY_TARGET == HWY_AVX3
   if (PairEngine::Supported()) return Multiply<PairEngine>(args);
 #endif
-  MatmulArgs<> plain = args;
-  plain.b_rounded = nullptr;
-  Multiply<RoundedEngine>(plain);
+  Multiply<RoundedEngine>(args);
 }
 
 double MultiplyAddsBf16Target(int64_t rounds) {
@@ -150,35 +150,6 @@ double MultiplyAddsBf16Target(int64_t rounds) {
   if (PairEngine::Supported()) return MultiplyAdds<PairEngine>(rounds);
 #endif
   return MultiplyAdds<RoundedEngine>(rounds);
-}
-
-int64_t RoundedBSizeTarget([[maybe_unused]] int64_t K, [[maybe_unused]] int64_t N) {
-#if HWY_TARGET == HWY_AVX3
-  if (PairEngine::Supported()) return DivideUp(K, 2) * RoundedRow(N);
-#endif
-  return 0;
-}
-
-void RoundBTarget([[maybe_unused]] const MatmulArgs<>& args, [[maybe_unused]] float* rounded) {
-#if HWY_TARGET == HWY_AVX3
-  if (!PairEngine::Supported()) return;
-  // Strips of kLanes columns, for each is a panel of its own width; then side by side.
-  const int64_t row = RoundedRow(args.N), words = DivideUp(args.K, 2);
-  ParallelFor(row / kLanes, [&](int64_t piece) {
-    const int64_t j = piece * kLanes;
-    const int64_t n = std::min<int64_t>(kLanes, args.N - j);
-    constexpr int64_t kDepth = 512;
-    alignas(64) float strip[kDepth * kLanes];
-    for (int64_t w = 0; w < words; w += kDepth) {
-      const int64_t some = std::min(kDepth, words - w);
-      PairEngine::Pack(args.b + 2 * w * args.b_row + j * args.b_col, args.b_col, args.b_row, n,
-                       std::min(2 * some, args.K - 2 * w), kLanes, strip);
-      for (int64_t i = 0; i < some; ++i) {
-        hn::StoreU(hn::LoadU(D(), strip + i * kLanes), D(), rounded + (w + i) * row + j);
-      }
-    }
-  });
-#endif
 }
 
 }  // namespace heed::simd::HWY_NAMESPACE
@@ -189,18 +160,10 @@ namespace heed::simd {
 
 HWY_EXPORT(MatmulBf16Target);
 HWY_EXPORT(MultiplyAddsBf16Target);
-HWY_EXPORT(RoundedBSizeTarget);
-HWY_EXPORT(RoundBTarget);
 
 void MatmulBf16(const MatmulArgs<>& args) { HWY_DYNAMIC_DISPATCH(MatmulBf16Target)(args); }
 double MultiplyAddsBf16(int64_t rounds) {
   return HWY_DYNAMIC_DISPATCH(MultiplyAddsBf16Target)(rounds);
-}
-int64_t RoundedBSize(int64_t K, int64_t N) {
-  return HWY_DYNAMIC_DISPATCH(RoundedBSizeTarget)(K, N);
-}
-void RoundB(const MatmulArgs<>& args, float* rounded) {
-  HWY_DYNAMIC_DISPATCH(RoundBTarget)(args, rounded);
 }
 
 }  // namespace heed::simd

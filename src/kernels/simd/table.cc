@@ -28,8 +28,6 @@ const Kernels& SimdKernels() {
   static constexpr Kernels kTable = {
       .name = "simd",
       .matmul = simd::Matmul,
-      .rounded_b_size = simd::RoundedBSize,
-      .round_b = simd::RoundB,
       .norm_forward = simd::NormForward,
       .norm_apply = simd::NormApply,
       .norm_backward = simd::NormBackward,

@@ -1,0 +1,58 @@
+// The right side of products as inference keeps it in few bits: b [K, N] in panels of 16 columns,
+// in bfloat16 or in ggml's blocks (tensor/blocks.h). A product reads such a panel from one end to
+// the other, a column in each lane of its vectors.
+//
+// A panel is [words of K][16] words of four bytes of its columns:
+//   bf16  two numbers, the lower one first; one behind the end of an odd K is 0
+//   q8_0  four numbers as q + 128: processors multiply unsigned bytes by signed ones
+//   q4_0  eight numbers: word g of a block's four holds 4g .. 4g + 3 in the lower halves of its
+//         bytes, and those 16 further in the upper halves
+// Behind all panels stand the scales of blocks, f16, [panels][K / 32][16]. Columns from N on are 0.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tensor/blocks.h"
+
+namespace heed {
+
+inline constexpr int64_t kPanelColumns = 16;
+inline constexpr int64_t kBlockNumbers = 32;  // of K, that share a scale
+
+struct PackedB {
+  BlockType type = BlockType::kBF16;
+  int64_t K = 0, N = 0;
+  const std::byte* data = nullptr;  // PackedBytes of them, aligned to 64; null: not packed
+
+  bool scaled() const { return type != BlockType::kBF16; }
+  int64_t panels() const { return (N + kPanelColumns - 1) / kPanelColumns; }
+  int64_t words() const {
+    return type == BlockType::kBF16 ? (K + 1) / 2 : K / (type == BlockType::kQ8_0 ? 4 : 8);
+  }
+  const uint32_t* Panel(int64_t panel) const {
+    return reinterpret_cast<const uint32_t*>(data) + panel * words() * kPanelColumns;
+  }
+  const uint16_t* Scales(int64_t panel) const {
+    return reinterpret_cast<const uint16_t*>(Panel(panels())) +
+           panel * (K / kBlockNumbers) * kPanelColumns;
+  }
+};
+
+// Whether b can be packed so: in bf16 always, in q8_0 and q4_0 when K is whole blocks.
+bool CanPack(BlockType type, int64_t K);
+int64_t PackedBytes(BlockType type, int64_t K, int64_t N);
+
+// Packs the stored rows [N, K] of `type`, of any alignment, as b's columns: no number changes.
+// Column j is row order[j], or row j when `order` is empty.
+void PackStored(BlockType type, int64_t K, int64_t N, const std::byte* rows,
+                std::span<const int64_t> order, std::byte* packed);
+// Packs b(k, j) = b[k·b_row + j·b_col], rounded as EncodeBlocks does.
+void PackFloats(BlockType type, int64_t K, int64_t N, const float* b, int64_t b_row, int64_t b_col,
+                std::byte* packed);
+
+// column [K] = b(·, j).
+void UnpackColumn(const PackedB& b, int64_t j, float* column);
+
+}  // namespace heed
