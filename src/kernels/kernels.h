@@ -12,6 +12,9 @@
 
 namespace heed {
 
+struct NarrowGpt;
+struct NarrowArgs;
+
 struct Kernels {
   const char* name;
 
@@ -47,6 +50,11 @@ struct Kernels {
   // Sum of squares of x [n], in double.
   double (*sum_squares)(const float* x, int64_t n);
   void (*adamw)(const AdamwArgs<>&);
+
+  // A whole training pass of a narrow model (kernels/narrow.h): the sum of the losses, and all
+  // gradients. Null where the operations above do it: in the plain table, and in one of which an
+  // operation was replaced.
+  double (*narrow)(const NarrowGpt&, const NarrowArgs&);
 };
 
 const Kernels& ReferenceKernels();

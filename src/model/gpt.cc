@@ -7,6 +7,8 @@
 
 #include "base/buffer.h"
 #include "base/parallel.h"
+#include "kernels/narrow.h"
+#include "model/narrow.h"
 
 namespace heed {
 namespace {
@@ -35,6 +37,10 @@ Result<std::unique_ptr<Gpt>> Gpt::Outline(ModelConfig config, const Kernels& ker
     model->AddLlamaLayers();
   } else {
     model->AddGpt2Layers();
+  }
+  if (kernels.narrow != nullptr) {
+    model->narrow_ = DescribeNarrow(model->config_, model->embedding_, model->blocks_, model->head_,
+                                    model->parameters_);
   }
   return model;
 }
@@ -229,13 +235,37 @@ void Gpt::Logits(const Pass& pass, const float* x, int64_t rows, Activations* ac
   head_.Logits(pass, x, rows, activations->head_, logits);
 }
 
+bool Gpt::RunsNarrow(const Pass& pass, const Activations& activations) const {
+  return activations.narrow_ != nullptr && NarrowBatch(pass.B) &&
+         pass.arithmetic == Arithmetic::kF32 && pass.offsets == nullptr && pass.Dropout(0).p == 0;
+}
+
+double Gpt::RunNarrow(const Pass& pass, const int32_t* tokens, const int32_t* targets, float scale,
+                      float* gradients, const Activations& activations) const {
+  NarrowArgs args{pass.B, pass.T, tokens, targets, parameters_.values()};
+  args.cos = rope_.cos.data();
+  args.sin = rope_.sin.data();
+  args.positions = embedding_.sinusoidal.empty() ? nullptr : embedding_.sinusoidal.data();
+  args.gradients = gradients;
+  args.accumulate = pass.accumulate;
+  args.scale = scale;
+  args.workspace = activations.narrow_;
+  return kernels_->narrow(*narrow_, args);
+}
+
 double Gpt::Loss(const Pass& pass, const int32_t* tokens, const int32_t* targets,
                  Activations* activations) const {
+  if (RunsNarrow(pass, *activations)) {
+    return RunNarrow(pass, tokens, targets, 1, nullptr, *activations);
+  }
   return head_.Loss(pass, Forward(pass, tokens, activations), targets, activations->head_);
 }
 
 double Gpt::LossAndBackward(const Pass& pass, const int32_t* tokens, const int32_t* targets,
                             float scale, Activations* activations) {
+  if (RunsNarrow(pass, *activations)) {
+    return RunNarrow(pass, tokens, targets, scale, parameters_.gradients(), *activations);
+  }
   const float* x = Forward(pass, tokens, activations);
   float* dx = activations->dx_;
   const double loss = head_.LossAndBackward(pass, x, targets, scale, activations->head_, dx);
@@ -282,7 +312,14 @@ std::unique_ptr<Activations> Activations::Outline(const Gpt& model, int64_t B, i
                                &a->scratch_);
   }
   model.head_.PlanState(&a->plan_, B, T, &a->head_);
-  if (training) a->plan_.Add(&a->dx_, "dx", "dx", "B T C", {B, T, C}, Lifetime::kScratch);
+  if (!training) return a;
+  a->plan_.Add(&a->dx_, "dx", "dx", "B T C", {B, T, C}, Lifetime::kScratch);
+  if (model.narrow_ && NarrowBatch(B) && NarrowLength(T)) {
+    const int64_t floats = NarrowWorkspace(*model.narrow_, T).floats;
+    a->plan_.Add(&a->narrow_, "narrow", "narrow", "pieces vectors lanes",
+                 {NarrowSplit(*model.narrow_, B, T).pieces, floats / kNarrowLanes, kNarrowLanes},
+                 Lifetime::kScratch);
+  }
   return a;
 }
 

@@ -42,6 +42,7 @@ class Activations {
   std::vector<Block::State> blocks_;
   Block::Scratch scratch_;
   Head::State head_;
+  float* narrow_ = nullptr;  // the workspace of Kernels::narrow, where the model and T allow it
 };
 
 class Gpt {
@@ -97,6 +98,9 @@ class Gpt {
   void AddGpt2Layers();
   void AddLlamaLayers();
   Block NewBlock(int64_t layer) const;
+  bool RunsNarrow(const Pass& pass, const Activations& activations) const;
+  double RunNarrow(const Pass& pass, const int32_t* tokens, const int32_t* targets, float scale,
+                   float* gradients, const Activations& activations) const;
 
   ModelConfig config_;
   const Kernels* kernels_;
@@ -107,6 +111,7 @@ class Gpt {
   Embedding embedding_;
   std::vector<Block> blocks_;
   Head head_;
+  std::shared_ptr<const NarrowGpt> narrow_;  // or null: see DescribeNarrow
 };
 
 // A copy of the model with another context length or dropout. Learned positions that the model does

@@ -63,6 +63,9 @@ class ParameterSet {
   // Numbers in the model, and floats in the block with its padding.
   int64_t elements() const { return elements_; }
   int64_t block_elements() const { return block_elements_; }
+  // The blocks themselves, block_elements() long; null until allocated.
+  const float* values() const { return values_.floats(); }
+  float* gradients() { return gradients_.floats(); }
 
  private:
   std::deque<Parameter> parameters_;

@@ -428,6 +428,7 @@ Result<Kernels> PlantedKernels(const std::string& name, const Kernels& base) {
     if (fault.name == name) {
       Kernels kernels = base;
       fault.plant(&kernels);
+      kernels.narrow = nullptr;
       return kernels;
     }
     known.emplace_back(fault.name);

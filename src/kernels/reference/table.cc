@@ -34,6 +34,7 @@ const Kernels& ReferenceKernels() {
       .column_sum = reference::ColumnSum<float>,
       .sum_squares = reference::SumSquares<float>,
       .adamw = reference::Adamw<float>,
+      .narrow = nullptr,
   };
   return kTable;
 }

@@ -45,6 +45,26 @@ HWY_INLINE V Exp(D d, V x) {
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
+// The natural logarithm of a normal positive number, to a few ulp of the larger of it and 1.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Log(D d, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::RebindToSigned<D> di;
+  // x = 2^n m with m in [sqrt(1/2), sqrt(2)).
+  const auto bits = hn::BitCast(di, x);
+  const auto n = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, 0x3f3504f3)));
+  const V m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(n)));
+  // log m = 2 artanh s, s = (m - 1) / (m + 1); what is cut off the series is below 2^-29 s.
+  const V s = hn::Div(hn::Sub(m, hn::Set(d, 1.0f)), hn::Add(m, hn::Set(d, 1.0f)));
+  const V s2 = hn::Mul(s, s);
+  V p = hn::Set(d, 2.0f / 9);
+  p = hn::MulAdd(p, s2, hn::Set(d, 2.0f / 7));
+  p = hn::MulAdd(p, s2, hn::Set(d, 2.0f / 5));
+  p = hn::MulAdd(p, s2, hn::Set(d, 2.0f / 3));
+  p = hn::MulAdd(p, s2, hn::Set(d, 2.0f));
+  return hn::MulAdd(hn::ConvertTo(d, n), hn::Set(d, 0.69314718f), hn::Mul(p, s));
+}
+
 // s = 1 / (1 + e^-x) and rest = 1 - s, each to a few ulp however small, from -x.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE void SigmoidPair(D d, V minus_x, V& s, V& rest) {

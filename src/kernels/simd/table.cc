@@ -8,6 +8,7 @@
 #include "kernels/simd/elementwise.h"
 #include "kernels/simd/embedding.h"
 #include "kernels/simd/matmul.h"
+#include "kernels/simd/narrow.h"
 #include "kernels/simd/norm.h"
 #include "kernels/simd/rope.h"
 #include "kernels/simd/swiglu.h"
@@ -45,6 +46,7 @@ const Kernels& SimdKernels() {
       .column_sum = simd::ColumnSum,
       .sum_squares = simd::SumSquares,
       .adamw = simd::Adamw,
+      .narrow = simd::Narrow,
   };
   return kTable;
 }
