@@ -39,10 +39,10 @@ NarrowCase AnyCase() {
   config.position = *rc::gen::element(Position::kLearned, Position::kSinusoidal, Position::kRope,
                                       Position::kNone);
   if (config.position == Position::kRope) config.head_dim *= 2;
-  config.n_embd = *rc::gen::inRange<int64_t>(1, 17);
+  config.n_embd = *rc::gen::inRange<int64_t>(2, 17);
   config.norm = *rc::gen::element(NormKind::kLayerNorm, NormKind::kRmsNorm);
-  // The layer norm of one or two channels keeps their signs alone, and its slope is rounding.
-  if (config.norm == NormKind::kLayerNorm) config.n_embd = std::max<int64_t>(config.n_embd, 3);
+  // So that the norms of a few channels, which may lie close, do not magnify rounding.
+  config.norm_eps = 0.1;
   config.n_inner = *rc::gen::inRange<int64_t>(1, 40);
   config.mlp = *rc::gen::element(MlpKind::kGelu, MlpKind::kSwiglu);
   config.rope_pairing = *rc::gen::element(RopePairing::kHalf, RopePairing::kInterleaved);
@@ -79,28 +79,26 @@ struct Trained {
     return model->LossAndBackward(pass, c.tokens.data(), c.targets.data(), c.scale(),
                                   activations.get());
   }
-  std::vector<float> Gradient(const Parameter& p) const {
-    return std::vector<float>(p.grad, p.grad + p.elements);
-  }
 };
 
-// The worst tensor's difference as a share of its largest gradient; numbers below 1e-6 of the
-// model's largest are not told from 0, for some tensors' true gradient is.
+// The worst tensor's difference as a share of its largest gradient, or of a hundredth of the
+// model's where it has none to speak of.
 double WorstGradient(const Gpt& got, const Gpt& want) {
   double largest = 0, worst = 0;
   for (const Parameter& p : want.parameters().all()) {
-    for (int64_t i = 0; i < p.elements; ++i)
+    for (int64_t i = 0; i < p.elements; ++i) {
       largest = std::max(largest, std::abs(double(p.grad[i])));
+    }
   }
   for (size_t n = 0; n < want.parameters().all().size(); ++n) {
     const Parameter& a = got.parameters().all()[n];
     const Parameter& b = want.parameters().all()[n];
-    double error = 0, size = 0.01 * largest;
+    double error = 0, size = std::max(0.01 * largest, 1e-4);
     for (int64_t i = 0; i < a.elements; ++i) {
       error = Worse(error, std::abs(double(a.grad[i]) - b.grad[i]));
       size = std::max(size, std::abs(double(b.grad[i])));
     }
-    if (error > 0) worst = Worse(worst, error / size);
+    worst = Worse(worst, error / size);
   }
   return worst;
 }
@@ -127,11 +125,104 @@ RC_GTEST_PROP(Narrow, AgreesWithTheReferenceForAnyModel, ()) {
       for (int64_t i = 0; i < p.elements; ++i) p.grad[i] /= 2;
     }
     gradient_error = Worse(gradient_error, WorstGradient(*narrow.model, *reference.model));
-    EXPECT_EQ(products, 0);
+    RC_ASSERT(products == 0);
   });
   RC_LOG() << "gradients " << gradient_error << ", loss " << loss_error << " of " << loss;
   RC_ASSERT(loss_error <= 2e-6 * (loss + 1));
-  RC_ASSERT(gradient_error <= 2e-5);
+  // Two channels less their mean are one number and its negative, to rounding.
+  RC_ASSERT(gradient_error <= (c.config.n_embd == 2 ? 1e-4 : 2e-5));
+}
+
+// The golden batch several times over, so that it fills lanes, and the last group in part.
+TEST(Narrow, GoldenGradients) {
+  constexpr int64_t kTimes = 9;
+  const Kernels kernels = CountingKernels();
+  for (const char* name : {"gpt2-femto", "gpt2-pico"}) {
+    OnEveryTarget([&] {
+      GoldenRun run(name, kernels);
+      NarrowCase c{run.model->config(), kTimes * run.B, run.T, {}, {}, kTimes * run.counted};
+      for (int64_t i = 0; i < kTimes; ++i) {
+        c.tokens.insert(c.tokens.end(), run.tokens.begin(), run.tokens.end());
+        c.targets.insert(c.targets.end(), run.targets.begin(), run.targets.end());
+      }
+      run.activations = *Activations::Create(*run.model, c.B, c.T, /*training=*/true);
+      Pass pass = run.model->NewPass(c.B, c.T);
+      pass.training = true;
+      products = 0;
+      const double loss = run.model->LossAndBackward(pass, c.tokens.data(), c.targets.data(),
+                                                     c.scale(), run.activations.get());
+      EXPECT_EQ(products, 0);
+      EXPECT_LT(ShareOf(loss * c.scale(), run.golden.Doubles("expect.loss")[0]), kForwardBound);
+      for (const Parameter& p : run.model->parameters().all()) {
+        const std::vector<float> got(p.grad, p.grad + p.elements);
+        EXPECT_LT(RelativeError(got, run.golden.Doubles("grad." + p.name)), kGradientBound)
+            << name << " " << p.name;
+      }
+    });
+  }
+}
+
+// A batch of five pieces, the last one short.
+TEST(Narrow, BitsDoNotDependOnThreads) {
+  NarrowCase c;
+  c.config = FindPreset("pico")->model;
+  c.config.vocab_size = 30;
+  c.config.block_size = 32;
+  c.config.dropout = 0;
+  ASSERT_TRUE(c.config.Resolve());
+  c.B = 70, c.T = 32, c.counted = c.B * c.T;
+  c.tokens = RandomTokens(c.counted, 30, 1);
+  c.targets = RandomTokens(c.counted, 30, 2);
+  const auto bits = [&](int threads) {
+    SetNumThreads(threads);
+    Trained narrow(c, SimdKernels());
+    std::vector<float> all(2);
+    for (const bool accumulate : {false, true}) {
+      const double loss = narrow.Backward(c, accumulate);
+      std::memcpy(all.data(), &loss, sizeof(loss));
+      for (const Parameter& p : narrow.model->parameters().all()) {
+        all.insert(all.end(), p.grad, p.grad + p.elements);
+      }
+    }
+    SetNumThreads(1);
+    return all;
+  };
+  const std::vector<float> one = bits(1);
+  EXPECT_TRUE(SameBits(one, bits(2)));
+  EXPECT_TRUE(SameBits(one, bits(3)));
+}
+
+// What has no lanes: dropout in training, bfloat16, a window, averages, wide models, few sequences.
+TEST(Narrow, OtherPassesRunOverRows) {
+  const Kernels kernels = CountingKernels();
+  const auto runs_over_rows = [&](const std::function<void(NarrowCase*)>& change,
+                                  Arithmetic arithmetic = Arithmetic::kF32) {
+    NarrowCase c;
+    c.config = FindPreset("pico")->model;
+    c.config.vocab_size = 30;
+    c.config.block_size = 16;
+    c.config.dropout = 0;
+    c.B = 20, c.T = 16;
+    change(&c);
+    EXPECT_TRUE(c.config.Resolve());
+    c.counted = c.B * c.T;
+    c.tokens = RandomTokens(c.counted, c.config.vocab_size, 1);
+    c.targets = RandomTokens(c.counted, c.config.vocab_size, 2);
+    Trained run(c, kernels);
+    run.model->set_arithmetic(arithmetic);
+    products = 0;
+    run.Backward(c);
+    return products > 0;
+  };
+  const auto nothing = [](NarrowCase*) {};
+  EXPECT_FALSE(runs_over_rows(nothing));
+  EXPECT_TRUE(runs_over_rows(nothing, Arithmetic::kBf16));
+  EXPECT_TRUE(runs_over_rows([](NarrowCase* c) { c->config.dropout = 0.1; }));
+  EXPECT_TRUE(runs_over_rows([](NarrowCase* c) { c->config.sliding_window = 4; }));
+  EXPECT_TRUE(runs_over_rows([](NarrowCase* c) { c->config.model = ModelKind::kAveraged; }));
+  EXPECT_TRUE(runs_over_rows([](NarrowCase* c) { c->config.n_embd = 48; }));
+  EXPECT_TRUE(runs_over_rows([](NarrowCase* c) { c->config.vocab_size = 5000; }));
+  EXPECT_TRUE(runs_over_rows([](NarrowCase* c) { c->B = 3; }));
 }
 
 }  // namespace
