@@ -21,6 +21,12 @@ void Apply(const float* x, float* y, size_t n, const Function& function) {
 void ExpArray(const float* x, float* y, size_t n) {
   Apply(x, y, n, [](auto d, auto v) HWY_ATTR { return Exp(d, v); });
 }
+void Exp2Array(const float* x, float* y, size_t n) {
+  Apply(x, y, n, [](auto d, auto v) HWY_ATTR { return Exp2(d, v); });
+}
+void LogArray(const float* x, float* y, size_t n) {
+  Apply(x, y, n, [](auto d, auto v) HWY_ATTR { return Log(d, v); });
+}
 void SigmoidArray(const float* x, float* y, size_t n) {
   Apply(x, y, n, [](auto d, auto v) HWY_ATTR { return Sigmoid(d, v); });
 }
@@ -57,6 +63,8 @@ namespace heed::simd {
 namespace {
 
 HWY_EXPORT(ExpArray);
+HWY_EXPORT(Exp2Array);
+HWY_EXPORT(LogArray);
 HWY_EXPORT(SigmoidArray);
 HWY_EXPORT(GeluArray);
 HWY_EXPORT(GeluAgainArray);
@@ -97,6 +105,41 @@ TEST(Math, ExpToTheLastBits) {
       } else {
         ASSERT_LE(std::abs(y[i] - want), 2 * kEps * want) << x[i];
       }
+    }
+  });
+}
+
+TEST(Math, Exp2ToTheLastBits) {
+  std::vector<float> x = Inputs(150);
+  x[0] = 1e30f, x[1] = -1e30f, x[2] = kInfinity, x[3] = -kInfinity;
+  std::vector<float> y(x.size());
+  ForEachTarget([&] {
+    HWY_DYNAMIC_DISPATCH(Exp2Array)(x.data(), y.data(), x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double want = std::exp2(static_cast<double>(x[i]));
+      if (want < 0x1p-125) {
+        ASSERT_LE(y[i], 0x1p-125f) << x[i];
+        ASSERT_GE(y[i], 0) << x[i];
+      } else if (want >= 0x1.ffffffp127) {
+        ASSERT_EQ(y[i], kInfinity) << x[i];
+      } else {
+        ASSERT_LE(std::abs(y[i] - want), 2 * kEps * want) << x[i];
+      }
+    }
+  });
+}
+
+TEST(Math, LogOfAnySize) {
+  std::vector<float> x = Inputs(80);
+  for (float& v : x) v = std::exp(v);
+  x[0] = 1, x[1] = 2, x[2] = 0x1p-126f, x[3] = 0x1.fffffep127f;
+  std::vector<float> y(x.size());
+  ForEachTarget([&] {
+    HWY_DYNAMIC_DISPATCH(LogArray)(x.data(), y.data(), x.size());
+    EXPECT_EQ(y[0], 0);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double want = std::log(static_cast<double>(x[i]));
+      ASSERT_LE(std::abs(y[i] - want), 3 * kEps * std::max(1.0, std::abs(want))) << x[i];
     }
   });
 }

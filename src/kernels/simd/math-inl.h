@@ -45,6 +45,29 @@ HWY_INLINE V Exp(D d, V x) {
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
+// 2^x with a relative error below 2^-23; results below 2^-125.5 are 0, those above the largest
+// float infinity. In place of Exp where x can be scaled beforehand: the fraction of x is exact.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Exp2(D d, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::RebindToSigned<D> di;
+  // Most instruction sets keep a NaN that is second.
+  x = hn::Min(hn::Set(d, 129.0f), hn::Max(hn::Set(d, -126.0f), x));
+  // As in Exp, with r in [-1/2, 1/2] and the coefficients times powers of ln 2: error 4.2e-9.
+  const V magic = hn::Set(d, 0x1.8p23f + 126);
+  const V shifted = hn::Add(x, magic);
+  const V r = hn::Sub(x, hn::Sub(shifted, magic));
+  V p = hn::Set(d, 0x1.414ebcp-12f);
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.5f03ecp-9f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.3b2e0cp-6f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.c6af8ap-4f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.ebfbdcp-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.62e43p0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.0f));
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+}
+inline constexpr float kLog2E = 1.442695041f;
+
 // The natural logarithm of a normal positive number, to a few ulp of the larger of it and 1.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V Log(D d, V x) {

@@ -247,6 +247,8 @@ HWY_INLINE void ForHeadWidth(size_t D, const Body& body) {
       return body(std::integral_constant<size_t, 2>());
     case 4:
       return body(std::integral_constant<size_t, 4>());
+    case 8:
+      return body(std::integral_constant<size_t, 8>());
     default:
       return body(std::integral_constant<size_t, 0>());
   }
@@ -260,7 +262,7 @@ HWY_INLINE void Attend(const Head& head, size_t T) {
   for (size_t t = 0; t < T; ++t) {
     FloatVec q[kMost], z[kMost];
     for (size_t c = 0; c < D; ++c) {
-      q[c] = hn::Mul(At(head.q, t * head.row + c), Set(head.scale));
+      q[c] = hn::Mul(At(head.q, t * head.row + c), Set(head.scale * kLog2E));
       z[c] = hn::Zero(d);
     }
     float* weights = head.weights + TriangleRow(t) * hn::Lanes(d);
@@ -273,7 +275,7 @@ HWY_INLINE void Attend(const Head& head, size_t T) {
     }
     FloatVec sum = hn::Zero(d);
     for (size_t s = 0; s <= t; ++s) {
-      const FloatVec weight = Exp(d, hn::Sub(At(weights, s), max));
+      const FloatVec weight = Exp2(d, hn::Sub(At(weights, s), max));
       sum = hn::Add(sum, weight);
       for (size_t c = 0; c < D; ++c) z[c] = hn::MulAdd(weight, At(head.v, s * head.row + c), z[c]);
       Put(weight, weights, s);

@@ -257,7 +257,7 @@ class NarrowPass {
         const FloatVec logit = hn::Sub(At(row, v), max);
         const auto here = hn::RebindMask(d, hn::Eq(target, hn::Set(di, static_cast<int32_t>(v))));
         at_target = hn::IfThenElse(here, logit, at_target);
-        const FloatVec e = Exp(d, logit);
+        const FloatVec e = Exp2(d, hn::Mul(logit, Set(kLog2E)));
         sum = hn::Add(sum, e);
         Put(e, row, v);
       }
