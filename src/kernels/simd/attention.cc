@@ -13,6 +13,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/simd/lanes-inl.h"
 #include "kernels/simd/random-inl.h"
 
 #ifndef HEED_KERNELS_SIMD_ATTENTION_CC_
@@ -308,16 +309,11 @@ void BlockProduct(Product p, int64_t rows, int64_t cols) {
 
 // ---- Packing
 
-// out [n, padded] = factor · in, rows `stride` apart, zeros from D on.
-void PackRow(const float* in, int64_t D, float factor, float* out) {
-  const Tag d;
-  int64_t i = 0;
-  for (; i + kLanes <= D; i += kLanes) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, in + i), hn::Set(d, factor)), d, out + i);
-  }
-  if (i == D) return;
-  hn::StoreU(hn::Zero(d), d, out + i);
-  for (; i < D; ++i) out[i] = in[i] * factor;
+// out [padded] = factor · in [D], zeros from D on.
+HWY_INLINE void PackRow(const float* in, int64_t D, float factor, float* out) {
+  ForVectors(D, [&](size_t i, auto lanes) HWY_ATTR {
+    hn::StoreU(hn::Mul(lanes.Load(in + i), Set(factor)), Tag(), out + i);
+  });
 }
 
 // out [D, kTile] = in^T for n keys `stride` apart. Columns beyond n, up to a whole vector, repeat
@@ -544,14 +540,15 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
   const Sight sight(a, rows.b);
   const int64_t first = std::max<int64_t>(0, sight.First(rows.t0));
   const int64_t last = sight.Last(rows.t(count - 1));
-  const bool pack_values = D % kLanes != 0 || count > kBlock;
   for (int64_t key0 = first / kTile * kTile; key0 < last; key0 += kTile) {
     const int64_t n = std::min(kTile, last - key0);
     const int64_t offset = KeyOffset(a, rows) + key0 * a.kv_row;
     PackTransposed(a.k + offset, a.kv_row, n, D, keys);
     const float* values = a.v + offset;
     int64_t values_row = a.kv_row;
-    if (pack_values) {
+    // In place, the vectors of a row read numbers of later keys: those must be there.
+    const bool in_place = (last - key0 - n) * a.kv_row + D >= padded;
+    if (!in_place || count > kBlock) {
       for (int64_t j = 0; j < n; ++j) {
         PackRow(values + j * a.kv_row, D, 1.0f, packed_values + j * padded);
       }
