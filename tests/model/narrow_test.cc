@@ -128,9 +128,15 @@ RC_GTEST_PROP(Narrow, AgreesWithTheReferenceForAnyModel, ()) {
     gradient_error = Worse(gradient_error, WorstGradient(*narrow.model, *reference.model));
     RC_ASSERT(products == 0);
   });
+  Kernels over_rows = SimdKernels();
+  over_rows.narrow = nullptr;
+  Trained rows(c, over_rows);
+  rows.Backward(c);
+  // What float32 makes of this model, which may be ill conditioned.
+  const double usual = WorstGradient(*rows.model, *reference.model);
   RC_LOG() << "gradients " << gradient_error << ", loss " << loss_error << " of " << loss;
   RC_ASSERT(loss_error <= 2e-6 * (loss + 1));
-  RC_ASSERT(gradient_error <= 2e-5);
+  RC_ASSERT(gradient_error <= 2e-5 + 4 * usual);
 }
 
 // The golden batch several times over, so that it fills lanes, and the last group in part.
