@@ -6,7 +6,7 @@ namespace heed {
 
 NarrowSplit::NarrowSplit(const NarrowGpt& model, int64_t B, int64_t T) {
   constexpr int64_t kMostPieces = 8;
-  constexpr int64_t kGrain = 262144;  // vector operations: some hundred microseconds
+  constexpr int64_t kGrain = 1 << 19;  // vector operations: some hundred microseconds
   const int64_t groups = (B + kNarrowLanes - 1) / kNarrowLanes;
   const auto layers = static_cast<int64_t>(model.blocks.size());
   // Three products for each weight, and some 30 operations for each pair of positions.
