@@ -6,11 +6,13 @@
 
 #include "base/quote.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/json.h"
 #include "inspect/attention_settings.h"
 #include "report/format.h"
 #include "tensor/shape.h"
 #include "verify/diagnose/catalogue.h"
+#include "verify/diagnose/live_attention.h"
 
 namespace heed {
 namespace {
@@ -58,6 +60,7 @@ struct DiagnoseRequest {
   AttentionSettings attention;
   OtherSettings other;
   Explain explain;
+  LiveSettings live;
 };
 
 // ------------------------------------------------------------------ JSON
@@ -88,6 +91,29 @@ nlohmann::ordered_json DiagnosisJson(const Diagnosis& diagnosis) {
           {"equal_rows", diagnosis.equal_rows},
           {"ask_for", diagnosis.ask_for},
           {"seen", diagnosis.seen}};
+}
+
+// A number that is not finite is null.
+nlohmann::ordered_json LiveJson(const LiveReport& report) {
+  nlohmann::ordered_json json = DiagnosisJson(report.diagnosis);
+  json["checks"] = nlohmann::ordered_json::array();
+  for (const CheckResult& check : report.checks) {
+    json["checks"].push_back({{"name", check.name},
+                              {"verdict", NameOf(check.verdict)},
+                              {"value", check.value},
+                              {"bound", check.bound},
+                              {"tried", check.tried},
+                              {"rules_out", check.rules_out},
+                              {"note", check.note}});
+  }
+  json["failing_input"] = nullptr;
+  if (const std::optional<FailingInput>& input = report.failing_input) {
+    json["failing_input"] = {{"mode", input->mode},     {"batch_size", input->B},
+                             {"positions", input->T},   {"chunks", input->chunks},
+                             {"residual", input->residual}, {"code", input->code}};
+  }
+  json["runs"] = report.runs;
+  return json;
 }
 
 // ------------------------------------------------------------------ text
@@ -181,6 +207,29 @@ std::string DiagnosisText(const Diagnosis& diagnosis) {
   return text;
 }
 
+std::string LiveText(const LiveReport& report) {
+  std::string text = DiagnosisText(report.diagnosis) + "\n";
+  text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", "verdict", "check", "value", "bound",
+                      "what was tried");
+  constexpr size_t kFigures = 46;
+  for (const CheckResult& check : report.checks) {
+    const bool skipped = check.verdict == CheckVerdict::kSkipped;
+    const std::string words = std::string(check.tried) + (check.note.empty() ? "" : ": ") +
+                              Printable(check.note);
+    text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", NameOf(check.verdict), check.name,
+                        skipped ? "" : FormatFigure(check.value),
+                        skipped ? "" : FormatFigure(check.bound),
+                        Wrap(words, kWidth - kFigures, kFigures));
+  }
+  text += fmt::format("\nruns of the program: {}\n", report.runs);
+  if (const std::optional<FailingInput>& input = report.failing_input) {
+    text += fmt::format("\nshortest failing input: batch size {}, {} position{}, residual {}\n\n{}",
+                        input->B, input->T, input->T == 1 ? "" : "s",
+                        FormatFigure(input->residual), input->code);
+  }
+  return text;
+}
+
 // ------------------------------------------------------------------ the command
 
 Result<Verdict> RunExplain(Session& session, const DiagnoseRequest& request) {
@@ -223,8 +272,37 @@ SettingTexts GivenSettings(const Session& session, const DiagnoseRequest& reques
   return texts;
 }
 
+Result<Verdict> RunLive(Session& session, const DiagnoseRequest& request) {
+  if (!request.files.empty()) {
+    return BadRequest("--run", "'" + request.files[0] + "' beside it", "--run alone");
+  }
+  SettingTexts given = GivenSettings(session, request);
+  OtherSettings::Fields(request.other,
+                        [&](std::string_view name, const std::string&, std::string_view) {
+                          if (name != "kind") given.erase(std::string(name));
+                        });
+  if (const auto kind = given.find("kind"); kind != given.end() && kind->second != "attention") {
+    return BadRequest("--kind", "'" + kind->second + "' with --run", "attention");
+  }
+  given.erase("kind");
+  const InterruptGuard guard;
+  HEED_ASSIGN(const LiveReport report,
+              DiagnoseLive({.settings = request.live,
+                            .given = std::move(given),
+                            .stop = &InterruptGuard::flag(),
+                            .note = [&](const std::string& line) { session.terminal.Note(line); }}));
+  HEED_TRY(session.terminal.Document(DocumentText(LiveJson(report))));
+  HEED_TRY(session.terminal.Say(LiveText(report)));
+  const bool failed = std::ranges::any_of(report.checks, [](const CheckResult& check) {
+    return check.verdict == CheckVerdict::kFailed;
+  });
+  return report.diagnosis.verdict == DiagnosisVerdict::kCorrect && !failed ? Verdict::kDone
+                                                                           : Verdict::kNegative;
+}
+
 Result<Verdict> RunDiagnose(Session& session, const DiagnoseRequest& request) {
   if (!request.explain.explain.empty()) return RunExplain(session, request);
+  if (session.options.Given("run")) return RunLive(session, request);
   if (request.files.size() != 1) {
     return BadRequest("DUMP", fmt::format("{} files", request.files.size()),
                       "one .safetensors or .npz file");
@@ -264,6 +342,7 @@ Command DiagnoseCommand() {
     auto request = std::make_shared<DiagnoseRequest>();
     options.BindArguments("[DUMP]", "a .safetensors or .npz file of tensors", &request->files);
     options.Bind("Catalogue", request->explain);
+    options.Bind("A program that answers", request->live);
     options.Bind("Attention", request->attention);
     options.Bind("Other kinds", request->other);
     return [request](Session& session) { return RunDiagnose(session, *request); };

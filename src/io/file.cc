@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -175,6 +176,21 @@ FolderLock::~FolderLock() {
 FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
   std::swap(fd_, other.fd_);
   return *this;
+}
+
+Result<ScratchFolder> ScratchFolder::Create() {
+  std::error_code error;
+  std::string path = (std::filesystem::temp_directory_path(error) / "heed-XXXXXX").string();
+  if (error || mkdtemp(path.data()) == nullptr) {
+    return Fail(ErrorKind::kIo, "a temporary folder", "none that can be made", "",
+                "set TMPDIR to a folder that can be written");
+  }
+  return ScratchFolder(std::move(path));
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code error;
+  if (!path_.empty()) std::filesystem::remove_all(path_, error);
 }
 
 void RemoveLeftovers(const std::string& folder) {

@@ -62,6 +62,26 @@ class FolderLock {
   int fd_ = -1;
 };
 
+// A fresh folder among the system's temporary ones, removed with all it holds.
+class ScratchFolder {
+ public:
+  // Error (kIo): no folder can be made there.
+  static Result<ScratchFolder> Create();
+
+  ~ScratchFolder();
+  ScratchFolder(ScratchFolder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  ScratchFolder& operator=(ScratchFolder&&) = delete;
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;  // empty when it was moved from
+};
+
 // Removes what killed runs left of files under construction in `folder`, not below it. Only for
 // folders that no other process writes to.
 void RemoveLeftovers(const std::string& folder);

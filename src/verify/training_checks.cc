@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "base/parallel.h"
+#include "io/file.h"
 #include "model/folder.h"
 #include "optim/adamw.h"
 #include "verify/checks.h"
@@ -312,27 +311,19 @@ Result<Finding> CheckOverfit(Probe& probe) {
 }
 
 Result<Finding> CheckSaveLoad(Probe& probe) {
-  std::error_code error;
-  std::string folder = (std::filesystem::temp_directory_path(error) / "heed-check-XXXXXX").string();
-  if (error || mkdtemp(folder.data()) == nullptr) {
-    return Fail(ErrorKind::kIo, "a temporary folder", "none that can be made", "",
-                "set TMPDIR to a folder that can be written");
-  }
-  const Status saved = SaveModel(folder, probe.model, nullptr, /*overwrite=*/true);
-  const Result<LoadedModel> loaded =
-      saved ? LoadModel(folder, probe.model.kernels()) : tl::make_unexpected(saved.error());
-  std::filesystem::remove_all(folder, error);
-  if (!loaded) return tl::make_unexpected(loaded.error());
+  HEED_ASSIGN(const ScratchFolder folder, ScratchFolder::Create());
+  HEED_TRY(SaveModel(folder.path(), probe.model, nullptr, /*overwrite=*/true));
+  HEED_ASSIGN(const LoadedModel loaded, LoadModel(folder.path(), probe.model.kernels()));
   Finding finding;
   for (const Parameter& p : probe.model.parameters().all()) {
-    const Parameter* q = loaded->model->parameters().Find(p.name);
+    const Parameter* q = loaded.model->parameters().Find(p.name);
     const auto n = static_cast<size_t>(p.elements);
     if (q != nullptr && SameBits({p.data, n}, {q->data, n})) continue;
     ++finding.value;
     finding.note = p.name + " came back changed";
   }
   HEED_ASSIGN(const std::vector<float> before, probe.Logits());
-  Probe copy{*loaded->model, probe.seed, false, probe.large, probe.B, probe.T, probe.tokens};
+  Probe copy{*loaded.model, probe.seed, false, probe.large, probe.B, probe.T, probe.tokens};
   HEED_ASSIGN(const std::vector<float> after, copy.Logits());
   if (!SameBits(before, after)) {
     ++finding.value;

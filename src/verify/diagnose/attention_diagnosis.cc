@@ -275,10 +275,12 @@ Status CheckResults(const AttentionDump& dump, const Diagnosis& diagnosis,
 
 }  // namespace
 
+Diagnosis DiagnoseAttention(const AttentionDump& dump) { return Diagnostician(dump).Run(); }
+
 Result<Diagnosis> DiagnoseAttention(const TensorFile& file, const std::string& where,
                                     const SettingTexts& given) {
   HEED_ASSIGN(AttentionDump dump, ReadAttentionDump(file, where, given));
-  Diagnosis diagnosis = Diagnostician(dump).Run();
+  Diagnosis diagnosis = DiagnoseAttention(dump);
   HEED_TRY(CheckResults(dump, diagnosis, where));
   return diagnosis;
 }

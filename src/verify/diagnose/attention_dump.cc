@@ -34,47 +34,32 @@ std::vector<std::string> InputNames(const AttentionCase& attention) {
   return names;
 }
 
-class DumpReader {
+// Every input is finite; their types.
+Result<std::vector<DType>> CheckInputs(const TensorFile& file, const std::string& where,
+                                       const AttentionCase& attention) {
+  std::vector<DType> types;
+  for (const std::string& name : InputNames(attention)) {
+    const TensorEntry* entry = file.Find(name);
+    if (entry == nullptr) continue;
+    types.push_back(entry->dtype);
+    HEED_ASSIGN(const std::vector<double> values, file.Doubles(name));
+    const auto bad = std::ranges::find_if(values, [](double x) { return !std::isfinite(x); });
+    if (bad == values.end()) continue;
+    return Fail(
+        ErrorKind::kFormat, where + ": tensor " + Quoted(name),
+        fmt::format("{} at {}", *bad, ShapeText(IndexOf(bad - values.begin(), entry->shape))),
+        "finite numbers", "an input that is not finite explains nothing");
+  }
+  return types;
+}
+
+class ResultReader {
  public:
-  DumpReader(const TensorFile& file, const std::string& where) : file_(file), where_(where) {}
+  ResultReader(const TensorFile& file, const std::string& where, const AttentionCase& attention)
+      : file_(file), where_(where), case_(attention) {}
 
-  Result<AttentionDump> Read(const SettingTexts& given) {
-    HEED_ASSIGN(dump_.attention, ReadAttentionCase(file_, where_, given, WeightLayouts::kByShape));
-    for (const SettingTexts* texts : {&file_.settings(), &given}) {
-      for (const auto& [name, text] : *texts) {
-        if (text != "null" && text != "None") dump_.stated.insert(name);
-      }
-    }
-    // A rotation that was not stated may be tried, of the whole head.
-    AttentionSettings& settings = dump_.attention.settings;
-    if (settings.rotary_dim == 0) settings.rotary_dim = settings.head_dim / 2 * 2;
-    HEED_TRY(CheckInputs());
-    HEED_TRY(ReadResults());
-    dump_.output = dump_.theirs.back().dtype;
-    types_.push_back(dump_.output);
-    dump_.coarsest = CoarsestOf(types_);
-    return std::move(dump_);
-  }
-
- private:
-  Status CheckInputs() {
-    for (const std::string& name : InputNames(dump_.attention)) {
-      const TensorEntry* entry = file_.Find(name);
-      if (entry == nullptr) continue;
-      types_.push_back(entry->dtype);
-      HEED_ASSIGN(const std::vector<double> values, file_.Doubles(name));
-      const auto bad = std::ranges::find_if(values, [](double x) { return !std::isfinite(x); });
-      if (bad == values.end()) continue;
-      return Fail(
-          ErrorKind::kFormat, where_ + ": tensor " + Quoted(name),
-          fmt::format("{} at {}", *bad, ShapeText(IndexOf(bad - values.begin(), entry->shape))),
-          "finite numbers", "an input that is not finite explains nothing");
-    }
-    return {};
-  }
-
-  Status ReadResults() {
-    const AttentionCase& a = dump_.attention;
+  Result<std::vector<TheirTensor>> Read() {
+    const AttentionCase& a = case_;
     const bool weights = !a.qkv.parts.empty(), projected = !a.proj.parts.empty();
     const int64_t H = a.settings.n_head, Hkv = a.settings.n_kv_head, D = a.settings.head_dim;
     const std::vector<int64_t> q = {a.B, H, a.T, D}, k = {a.B, Hkv, a.T, D};
@@ -96,10 +81,11 @@ class DumpReader {
       HEED_TRY(y->shape == q ? TakeAs("y", Stage::kZ, "", q)
                              : TakeAs("y", Stage::kMerged, "[B, T, n_head*head_dim]", merged));
     }
-    if (!dump_.theirs.empty()) return {};
-    return RequireEntry(file_.tensors(), "y", where_).map([](auto) {});
+    if (theirs_.empty()) HEED_TRY(RequireEntry(file_.tensors(), "y", where_).map([](auto) {}));
+    return std::move(theirs_);
   }
 
+ private:
   Status Take(Stage stage, const char* axes, const std::vector<int64_t>& shape) {
     const std::string name(NameOf(stage));
     return file_.Find(name) == nullptr ? Status() : TakeAs(name, stage, axes, shape);
@@ -112,7 +98,7 @@ class DumpReader {
       return Fail(ErrorKind::kFormat, where_ + ": tensor " + Quoted(name), ShapeText(entry.shape),
                   fmt::format("{} = {}", axes, ShapeText(shape)), "as the inputs and settings say");
     }
-    TheirTensor tensor{name, stage, shape, {}};
+    TheirTensor tensor{.name = name, .stage = stage, .shape = shape, .stored = entry.dtype};
     HEED_ASSIGN(tensor.values, file_.Doubles(name));
     tensor.dtype = EffectiveDType(entry.dtype, tensor.values);
     if (stage == Stage::kScores) {
@@ -120,22 +106,43 @@ class DumpReader {
         if (score < kAsGoodAsHidden) score = -std::numeric_limits<double>::infinity();
       }
     }
-    types_.push_back(entry.dtype);
-    dump_.theirs.push_back(std::move(tensor));
+    theirs_.push_back(std::move(tensor));
     return {};
   }
 
   const TensorFile& file_;
   const std::string& where_;
-  AttentionDump dump_;
-  std::vector<DType> types_;
+  const AttentionCase& case_;
+  std::vector<TheirTensor> theirs_;
 };
 
 }  // namespace
 
+Result<std::vector<TheirTensor>> ReadAttentionResults(const TensorFile& file,
+                                                      const std::string& where,
+                                                      const AttentionCase& attention) {
+  return ResultReader(file, where, attention).Read();
+}
+
 Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::string& where,
                                         const SettingTexts& given) {
-  return DumpReader(file, where).Read(given);
+  AttentionDump dump;
+  HEED_ASSIGN(dump.attention, ReadAttentionCase(file, where, given, WeightLayouts::kByShape));
+  for (const SettingTexts* texts : {&file.settings(), &given}) {
+    for (const auto& [name, text] : *texts) {
+      if (text != "null" && text != "None") dump.stated.insert(name);
+    }
+  }
+  // A rotation that was not stated may be tried, of the whole head.
+  AttentionSettings& settings = dump.attention.settings;
+  if (settings.rotary_dim == 0) settings.rotary_dim = settings.head_dim / 2 * 2;
+  HEED_ASSIGN(std::vector<DType> types, CheckInputs(file, where, dump.attention));
+  HEED_ASSIGN(dump.theirs, ReadAttentionResults(file, where, dump.attention));
+  for (const TheirTensor& tensor : dump.theirs) types.push_back(tensor.stored);
+  dump.output = dump.theirs.back().dtype;
+  types.push_back(dump.output);
+  dump.coarsest = CoarsestOf(types);
+  return dump;
 }
 
 }  // namespace heed

@@ -18,13 +18,15 @@ struct TheirTensor {
   Stage stage = Stage::kY;
   std::vector<int64_t> shape;
   std::vector<double> values;
-  DType dtype = DType::kF32;  // see EffectiveDType
+  DType dtype = DType::kF32;   // see EffectiveDType
+  DType stored = DType::kF32;  // as the file has it
 };
 
 struct AttentionDump {
   AttentionCase attention;
   std::vector<TheirTensor> theirs;  // in the order of the computation, at least one
   std::set<std::string> stated;     // names of settings
+  bool linear_stated = false;       // weights are [out, in], also where they are square
   DType output = DType::kF32;       // the type that the last result fits in
   DType coarsest = DType::kF32;     // of everything read
 };
@@ -36,5 +38,10 @@ struct AttentionDump {
 // input that is not finite.
 Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::string& where,
                                         const SettingTexts& given);
+
+// The results alone, of a case that is known. Errors (kFormat): as above.
+Result<std::vector<TheirTensor>> ReadAttentionResults(const TensorFile& file,
+                                                      const std::string& where,
+                                                      const AttentionCase& attention);
 
 }  // namespace heed

@@ -403,8 +403,8 @@ Variants BiasMissing(const AttentionFacts& f) {
 Variants LinearTransposed(const AttentionFacts& f) {
   Variants variants;
   for (const uint8_t bits :
-       {kQProj, kKProj, kVProj, kOProj, Projections(kQProj | kKProj | kVProj)}) {
-    if ((bits & ~f.square & 15) != 0) continue;
+       {kQProj, kKProj, kVProj, kOProj, Projections(kQProj | kKProj | kVProj), kAllProj}) {
+    if ((bits & ~f.square & 15) != 0 || (bits == kAllProj && !f.linear_stated)) continue;
     variants.push_back(
         One([bits](Recipe* r) { r->project.transposed ^= bits; }, "of " + ProjectionNames(bits)));
   }
@@ -635,6 +635,10 @@ const AttentionFault kFaults[] = {
       "pos = torch.arange(seen, seen + T)", "const int64_t position = seen + t;",
       "equal until the first eviction"},
      KeptRows},
+    {{"rope_table_cache_key", "tables of angles are kept by length alone, without the offset",
+      "key the tables by offset and length", "cos = self.cos[past_len:past_len + T]",
+      "table = angles(past, T);",
+      "a second chunk of the first one's length is turned as the first; of another, rightly"}},
     {{"rope_twice", "what was rotated is rotated again",
       "store rotated keys and turn only new ones",
       "k_cache = torch.cat([k_cache, rope(k_new, pos)], dim=2)",
@@ -787,6 +791,18 @@ const AttentionFault kFaults[] = {
     {{"dropout_live_in_eval", "dropout acts in evaluation", "pass p only in training",
       "F.scaled_dot_product_attention(q, k, v, dropout_p=p if self.training else 0.0)",
       "if (training) dropout(pattern, p);", "two calls differ; the mean of many is right"}},
+    {{"dropout_unused", "dropout is built and never called", "call it on the weights in training",
+      "att = self.attn_dropout(att)", "if (training) dropout(pattern, p);",
+      "training and evaluation give the same numbers"}},
+    {{"dropout_scaling_missing", "what survives dropout is not divided by 1 - p",
+      "divide what is kept by 1 - p", "F.dropout(att, p, self.training)",
+      "weight = kept ? weight / (1 - p) : 0;",
+      "the mean of many training results is 1 - p, or (1 - p) / p, times that of evaluation"}},
+    {{"mask_dropped_on_a_path", "the mask is lost on one path, as in training alone",
+      "hide later keys on every path",
+      "F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p)  # in both modes",
+      "if (j > past + i) continue;",
+      "training without dropout and evaluation must agree; later tokens move earlier rows"}},
     // Heads and projections.
     {{"heads_not_split", "[B, T, H*D] is viewed as [B, H, T, D] without moving an axis",
       "view as [B, T, H, D], then exchange T and H", "q = q.view(B, T, H, D).transpose(1, 2)",

@@ -24,6 +24,7 @@ struct AttentionFacts {
   bool weights = false;      // x and projections, not q, k and v
   bool fused = false;        // q, k and v lie in one weight
   bool layout_stated = false;
+  bool linear_stated = false;  // weights are known to be [out, in]
   bool pairing_stated = false;
   uint8_t biases = 0, square = 0;  // Projections
 };

@@ -127,7 +127,7 @@ class Conventions {
 
   // Square weights do not tell [out, in] from [in, out].
   void TryLayouts() {
-    if (case_.qkv.parts.empty() || Fused() || Square() != kAllProj) return;
+    if (case_.qkv.parts.empty() || Fused() || dump_.linear_stated || Square() != kAllProj) return;
     Add([](AttentionConvention* c) {
       c->right.project.transposed = kAllProj;
       c->texts["layout"] = "Conv1D";
@@ -204,6 +204,7 @@ class Conventions {
     facts.window = settings_.window;
     facts.fused = Fused();
     facts.layout_stated = Is("qkv_layout");
+    facts.linear_stated = dump_.linear_stated;
     facts.pairing_stated = Is("rope_pairing");
     facts.biases = Biases();
     facts.square = Square();
@@ -455,6 +456,41 @@ std::vector<AttentionHypothesis> AttentionSearch::Promising(std::vector<Attentio
     best.push_back(std::move(all[order[i].second]));
   }
   return best;
+}
+
+std::vector<AttentionRecipe> AttentionSearch::RecipesOf(
+    const std::vector<std::string>& faults) const {
+  const AttentionConvention& under = conventions_[0];
+  std::vector<AttentionRecipe> recipes = {under.right};
+  for (const std::string& id : faults) {
+    std::vector<Change> changes;
+    for (const AttentionFault& fault : AttentionFaultTable()) {
+      if (fault.kind.id != id) continue;
+      if (fault.variants != nullptr) {
+        for (Variant& variant : fault.variants(under.facts)) {
+          changes.push_back(std::move(variant.change));
+        }
+      }
+      if (fault.fits == nullptr) continue;
+      for (const FittedFault& fit : fault.fits(under.facts)) {
+        for (const double number : fit.grid) {
+          if (!fit.belongs(number)) continue;
+          changes.push_back([change = fit.change, number](AttentionRecipe* r) {
+            change(number, r);
+          });
+        }
+      }
+    }
+    std::vector<AttentionRecipe> changed;
+    for (const AttentionRecipe& recipe : recipes) {
+      for (const Change& change : changes) {
+        changed.push_back(recipe);
+        change(&changed.back());
+      }
+    }
+    recipes = std::move(changed);
+  }
+  return recipes;
 }
 
 std::vector<AttentionHypothesis> AttentionSearch::Run() {

@@ -1,0 +1,115 @@
+"""Lets `heed diagnose --run "python3 my_attention.py"` ask an attention layer.
+
+A torch module:                             A function of numpy arrays:
+
+    from heed_live import answer_torch          from heed_live import answer_numpy
+    answer_torch(lambda s: MyAttention(         answer_numpy(my_attention)
+        s.n_embd, s.n_head))                    # my_attention(x, weights, s) -> y
+
+Weights come as q_proj k_proj v_proj o_proj (or c_attn c_proj), each .weight [out, in] as
+torch.nn.Linear keeps it, with .bias where settings say so. Needs numpy, and torch for modules.
+"""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+
+_DTYPES = {"F64": "<f8", "F32": "<f4"}
+
+
+def read(path):
+    """Tensors by name and settings of a safetensors file of float tensors."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    settings = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        array = np.frombuffer(data[first:last], _DTYPES[entry["dtype"]])
+        tensors[name] = array.reshape(entry["shape"])
+    return tensors, settings
+
+
+def write(path, tensors, settings):
+    """The same, the other way: float64 stays, everything else becomes float32."""
+    header, pieces, at = {"__metadata__": settings}, [], 0
+    for name, array in tensors.items():
+        dtype = "F64" if array.dtype == np.float64 else "F32"
+        piece = np.ascontiguousarray(array, _DTYPES[dtype]).tobytes()
+        header[name] = {"dtype": dtype, "shape": list(array.shape),
+                        "data_offsets": [at, at + len(piece)]}
+        pieces.append(piece)
+        at += len(piece)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + b"".join(pieces))
+
+
+def _typed(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text, text)
+
+
+def _question():
+    tensors, texts = read(sys.argv[-2])
+    s = SimpleNamespace(**{name: _typed(text) for name, text in texts.items()})
+    s.chunks = [int(n) for n in texts.get("chunks", "").split(",") if n]
+    return tensors.pop("x"), tensors, s
+
+
+def answer_numpy(function, modes=""):
+    """`function(x, weights, settings)` returns y, or a dict of y and intermediates by name."""
+    x, weights, s = _question()
+    y = function(x, weights, s)
+    write(sys.argv[-1], y if isinstance(y, dict) else {"y": y}, {"modes": modes})
+
+
+def answer_torch(make, load=None, cached=None, trains=False):
+    """`make(settings)` returns the module; y = module(x), or the first of a tuple.
+
+    load(module, weights)    copies the weights; without it names must be those of the file
+    cached(module, chunks)   y for each of the chunks x[:, a:b], through the module's own cache
+    trains                   the module has a train mode, with dropout of probability s.dropout
+    What a module keeps in a dict `self.saved` is handed over: q k v q_rot k_rot scores pattern z
+    merged.
+    """
+    import torch
+
+    x, weights, s = _question()
+    module = make(s)
+    weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+    with torch.no_grad():
+        (load or _load)(module, weights)
+        module.train(s.mode == "train")
+        x = torch.from_numpy(x.copy())
+        if s.mode == "cached":
+            y = torch.cat(list(cached(module, x.split(s.chunks, dim=1))), dim=1)
+        else:
+            y = module(x)
+    y = y[0] if isinstance(y, tuple) else y
+    results = {**(getattr(module, "saved", {}) if s.mode == "eval" else {}), "y": y}
+    results = {name: (t.double() if t.dtype == torch.float64 else t.float()).numpy()
+               for name, t in results.items()}
+    modes = ["cached"] * (cached is not None) + ["train"] * trains
+    write(sys.argv[-1], results, {"modes": " ".join(modes)})
+
+
+def _load(module, weights):
+    parameters = dict(module.named_parameters())
+    for name, weight in weights.items():
+        if name not in parameters:
+            raise KeyError(f"the module has no {name}: give answer_torch a load(module, weights)")
+        if parameters[name].shape != weight.shape:
+            raise ValueError(f"{name} has the shape {list(parameters[name].shape)}, "
+                             f"the settings ask for {list(weight.shape)}")
+        parameters[name].copy_(weight)
+    for name, parameter in parameters.items():
+        if name.endswith("bias") and name not in weights:
+            parameter.zero_()

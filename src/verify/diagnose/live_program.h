@@ -1,0 +1,63 @@
+// Somebody's program that answers questions about its attention. docs/diagnose-live.md describes
+// the files.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "io/file.h"
+#include "verify/diagnose/attention_dump.h"
+
+namespace heed {
+
+struct LiveCommand {
+  std::string line;       // of sh; two file names are put behind it
+  double timeout_s = 60;  // of each run
+  // Becomes true when the work is to be stopped; may be null.
+  const std::atomic<bool>* stop = nullptr;
+};
+
+struct LiveQuestion {
+  std::string mode = "eval";      // or train, cached
+  AttentionCase attention;        // x and weights, without a cache
+  std::vector<int64_t> chunks;    // of the positions, for `cached`; their sum is T
+  double dropout = 0;             // for `train`
+  std::string want;               // an intermediate that would help; may be empty
+  std::set<std::string> settings;  // those of attention.settings that are told, besides sizes
+};
+
+struct LiveAnswer {
+  std::vector<TheirTensor> theirs;  // y is the last
+  std::set<std::string> modes;      // that the program has besides eval
+};
+
+class LiveProgram {
+ public:
+  // Error (kIo): no temporary folder.
+  static Result<LiveProgram> Create(LiveCommand command);
+
+  // Writes the question, runs the program, reads its answer. Errors: kRequest when the program
+  // fails before any mathematics; `found` begins with the kind: not_found, import_error,
+  // missing_file, not_implemented, shape_error, exception, crash, time_out, no_output, bad_output,
+  // wrong_output, not_finite (of anything but y). kInterrupted; kIo.
+  Result<LiveAnswer> Ask(const LiveQuestion& question);
+
+  int64_t runs() const { return runs_; }
+
+ private:
+  LiveProgram(LiveCommand command, ScratchFolder folder)
+      : command_(std::move(command)), folder_(std::move(folder)) {}
+
+  tl::unexpected<Error> Failure(const LiveQuestion& question, const std::string& kind,
+                                const std::string& what, const std::string& hint) const;
+
+  LiveCommand command_;
+  ScratchFolder folder_;
+  int64_t runs_ = 0;
+};
+
+}  // namespace heed
