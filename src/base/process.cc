@@ -43,9 +43,9 @@ off_t SizeOf(const Descriptor& file) {
 std::string Contents(const Descriptor& file) {
   std::string text;
   char buffer[1 << 16];
-  for (ssize_t got; static_cast<off_t>(text.size()) < kMostOutput &&
-                    (got = pread(file.get(), buffer, sizeof(buffer),
-                                 static_cast<off_t>(text.size()))) > 0;) {
+  for (ssize_t got;
+       static_cast<off_t>(text.size()) < kMostOutput &&
+       (got = pread(file.get(), buffer, sizeof(buffer), static_cast<off_t>(text.size()))) > 0;) {
     text.append(buffer, static_cast<size_t>(got));
   }
   return text;

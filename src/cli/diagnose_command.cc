@@ -108,8 +108,8 @@ nlohmann::ordered_json LiveJson(const LiveReport& report) {
   }
   json["failing_input"] = nullptr;
   if (const std::optional<FailingInput>& input = report.failing_input) {
-    json["failing_input"] = {{"mode", input->mode},     {"batch_size", input->B},
-                             {"positions", input->T},   {"chunks", input->chunks},
+    json["failing_input"] = {{"mode", input->mode},         {"batch_size", input->B},
+                             {"positions", input->T},       {"chunks", input->chunks},
                              {"residual", input->residual}, {"code", input->code}};
   }
   json["runs"] = report.runs;
@@ -214,8 +214,8 @@ std::string LiveText(const LiveReport& report) {
   constexpr size_t kFigures = 46;
   for (const CheckResult& check : report.checks) {
     const bool skipped = check.verdict == CheckVerdict::kSkipped;
-    const std::string words = std::string(check.tried) + (check.note.empty() ? "" : ": ") +
-                              Printable(check.note);
+    const std::string words =
+        std::string(check.tried) + (check.note.empty() ? "" : ": ") + Printable(check.note);
     text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", NameOf(check.verdict), check.name,
                         skipped ? "" : FormatFigure(check.value),
                         skipped ? "" : FormatFigure(check.bound),
@@ -224,8 +224,8 @@ std::string LiveText(const LiveReport& report) {
   text += fmt::format("\nruns of the program: {}\n", report.runs);
   if (const std::optional<FailingInput>& input = report.failing_input) {
     text += fmt::format("\nshortest failing input: batch size {}, {} position{}, residual {}\n\n{}",
-                        input->B, input->T, input->T == 1 ? "" : "s",
-                        FormatFigure(input->residual), input->code);
+                        input->B, input->T, input->T == 1 ? "" : "s", FormatFigure(input->residual),
+                        input->code);
   }
   return text;
 }
@@ -286,11 +286,12 @@ Result<Verdict> RunLive(Session& session, const DiagnoseRequest& request) {
   }
   given.erase("kind");
   const InterruptGuard guard;
-  HEED_ASSIGN(const LiveReport report,
-              DiagnoseLive({.settings = request.live,
-                            .given = std::move(given),
-                            .stop = &InterruptGuard::flag(),
-                            .note = [&](const std::string& line) { session.terminal.Note(line); }}));
+  HEED_ASSIGN(
+      const LiveReport report,
+      DiagnoseLive({.settings = request.live,
+                    .given = std::move(given),
+                    .stop = &InterruptGuard::flag(),
+                    .note = [&](const std::string& line) { session.terminal.Note(line); }}));
   HEED_TRY(session.terminal.Document(DocumentText(LiveJson(report))));
   HEED_TRY(session.terminal.Say(LiveText(report)));
   const bool failed = std::ranges::any_of(report.checks, [](const CheckResult& check) {

@@ -1,9 +1,8 @@
 // Ctrl-C as a question to the work at hand.
 #pragma once
 
-#include <csignal>
-
 #include <atomic>
+#include <csignal>
 
 namespace heed {
 

@@ -18,8 +18,8 @@ std::vector<std::string> Pages() {
   for (const auto& entry : fs::recursive_directory_iterator(HEED_SOURCE_DIR "/docs")) {
     const std::string page = fs::relative(entry.path(), HEED_SOURCE_DIR);
     // These bring files of their own and are run beside their commands' tests.
-    const bool elsewhere =
-        page == "docs/diagnose.md" || page == "docs/formats.md" || page == "docs/tokenizers.md";
+    const bool elsewhere = page == "docs/diagnose.md" || page == "docs/diagnose-live.md" ||
+                           page == "docs/formats.md" || page == "docs/tokenizers.md";
     if (entry.path().extension() == ".md" && !elsewhere) pages.push_back(page);
   }
   std::ranges::sort(pages);

@@ -66,7 +66,9 @@ class Diagnostician {
     const AttentionHypothesis* hypothesis;
     double rounded;
     // Where all was computed more finely than it was stored, the true formula has their bits.
-    bool HasTheirBits() const { return rounded <= kFewBits * hypothesis->residual + 1e-12; }
+    bool HasTheirBits() const {
+      return std::isfinite(rounded) && rounded <= kFewBits * hypothesis->residual + 1e-12;
+    }
   };
   static constexpr double kFewBits = 0.2;
 

@@ -65,7 +65,7 @@ class Conventions {
       const bool blocks = settings_.qkv_layout == QkvLayout::kBlocks;
       right.project.fused_pieces = blocks ? 1 : settings_.n_kv_head;
     }
-    if (!case_.qkv.parts.empty()) {
+    if (!case_.qkv.parts.empty() && !dump_.linear_stated) {
       stated.texts["layout"] = case_.qkv.parts[0].transposed ? "Conv1D" : "Linear";
     }
     return stated;
@@ -475,9 +475,8 @@ std::vector<AttentionRecipe> AttentionSearch::RecipesOf(
       for (const FittedFault& fit : fault.fits(under.facts)) {
         for (const double number : fit.grid) {
           if (!fit.belongs(number)) continue;
-          changes.push_back([change = fit.change, number](AttentionRecipe* r) {
-            change(number, r);
-          });
+          changes.push_back(
+              [change = fit.change, number](AttentionRecipe* r) { change(number, r); });
         }
       }
     }

@@ -38,8 +38,8 @@ class AttentionSearch {
   // does.
   std::vector<AttentionHypothesis> Run();
 
-  // Every way to make these faults, by identifier, under the first convention; a fitted number takes
-  // each value of its grid. Empty for a fault that cannot be replayed.
+  // Every way to make these faults, by identifier, under the first convention; a fitted number
+  // takes each value of its grid. Empty for a fault that cannot be replayed.
   std::vector<AttentionRecipe> RecipesOf(const std::vector<std::string>& faults) const;
 
   // What rounding may do to their tensors when they are made by `recipe`.

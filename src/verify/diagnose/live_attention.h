@@ -19,8 +19,8 @@ namespace heed {
 struct LiveSettings {
   std::string run;
   double timeout = 60;
-  int64_t n_embd = 0;      // 0: chosen
-  int64_t block_size = 0;  // 0: no limit
+  int64_t n_embd = 0;                                         // 0: chosen
+  int64_t block_size = 0;                                     // 0: no limit
   double dropout = std::numeric_limits<double>::quiet_NaN();  // NaN: chosen
   bool bias = false;
 

@@ -121,8 +121,7 @@ AttentionCase MakeCase(const Probe& probe) {
     SavedLinear& linear = p < 3 ? a.qkv : a.proj;
     const double gain = p < 3 ? InGain(sizes.C) : OutGain(sizes.q);
     const std::vector<double> weight = Uniform(first + 1 + p, rows[p] * linear.in, gain);
-    const std::vector<double> bias =
-        Uniform(first + 5 + p, rows[p], shape.bias ? kBiasGain : 0);
+    const std::vector<double> bias = Uniform(first + 5 + p, rows[p], shape.bias ? kBiasGain : 0);
     linear.weight.insert(linear.weight.end(), weight.begin(), weight.end());
     linear.bias.insert(linear.bias.end(), bias.begin(), bias.end());
     const std::string name = shape.fused && p == 3 ? "c_proj" : names[p];

@@ -24,8 +24,8 @@ struct Probe {
   ProbeShape shape;
   int64_t B = 2, T = 9;
   uint64_t seed = 1;
-  double gain = 1;                // of x, a power of two
-  std::vector<int64_t> chunks;    // through a cache, in these pieces; none: at once
+  double gain = 1;              // of x, a power of two
+  std::vector<int64_t> chunks;  // through a cache, in these pieces; none: at once
   std::string mode = "eval";
 };
 

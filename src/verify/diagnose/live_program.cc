@@ -121,11 +121,10 @@ Result<LiveProgram> LiveProgram::Create(LiveCommand command) {
   return LiveProgram(std::move(command), std::move(folder));
 }
 
-tl::unexpected<Error> LiveProgram::Failure(const LiveQuestion& question, const std::string& kind,
-                                           const std::string& what,
-                                           const std::string& hint) const {
+tl::unexpected<Error> LiveProgram::Failure(const std::string& mode, const std::string& kind,
+                                           const std::string& what, const std::string& hint) const {
   return BadRequest("--run " + Quoted(command_.line),
-                    fmt::format("{} in mode {}: {}", kind, question.mode, what), "", hint);
+                    fmt::format("{} in mode {}: {}", kind, mode, what), "", hint);
 }
 
 Result<LiveAnswer> LiveProgram::Ask(const LiveQuestion& question) {
@@ -141,18 +140,19 @@ Result<LiveAnswer> LiveProgram::Ask(const LiveQuestion& question) {
   HEED_TRY(WriteSafetensors(input, tensors.list(), MetadataOf(question), /*overwrite=*/true));
 
   ++runs_;
-  HEED_ASSIGN(const ProcessResult run,
-              RunProcess({.arguments = {"/bin/sh", "-c", command_.line + " \"$@\"", "sh", input,
-                                        output},
-                          .timeout_s = command_.timeout_s,
-                          .stop = command_.stop}));
+  HEED_ASSIGN(
+      const ProcessResult run,
+      RunProcess({.arguments = {"/bin/sh", "-c", command_.line + " \"$@\"", "sh", input, output},
+                  .timeout_s = command_.timeout_s,
+                  .stop = command_.stop}));
   const std::string last = LastLine(run.err);
   if (run.timed_out) {
-    return Failure(question, "time_out", fmt::format("no end after {:g} s", command_.timeout_s),
+    return Failure(question.mode, "time_out",
+                   fmt::format("no end after {:g} s", command_.timeout_s),
                    "--timeout SECONDS gives it longer");
   }
   if (const int signal = SignalOf(run); signal != 0) {
-    return Failure(question, "crash",
+    return Failure(question.mode, "crash",
                    fmt::format("signal {} ({}){}{}", signal, strsignal(signal),
                                last.empty() ? "" : ", after: ", last),
                    "run it by hand under a debugger");
@@ -160,27 +160,26 @@ Result<LiveAnswer> LiveProgram::Ask(const LiveQuestion& question) {
   if (run.exit_code != 0) {
     const Failed failed = KindOf(run.exit_code, last);
     return Failure(
-        question, failed.kind,
+        question.mode, failed.kind,
         last.empty() ? fmt::format("exit code {} and nothing on stderr", run.exit_code) : last,
         failed.hint);
   }
   if (!fs::exists(output)) {
-    return Failure(question, "no_output", "it ended well and wrote no file",
+    return Failure(question.mode, "no_output", "it ended well and wrote no file",
                    "its last argument is the file to write y [B, T, n_embd] to");
   }
   const std::string where = "output";
   const Result<TensorFile> file = TensorFile::Open(output);
-  if (!file) return Failure(question, "bad_output", file.error().Message(), "");
-  Result<std::vector<TheirTensor>> theirs =
-      ReadAttentionResults(*file, where, question.attention);
-  if (!theirs) return Failure(question, "wrong_output", theirs.error().Message(), "");
+  if (!file) return Failure(question.mode, "bad_output", file.error().Message());
+  Result<std::vector<TheirTensor>> theirs = ReadAttentionResults(*file, where, question.attention);
+  if (!theirs) return Failure(question.mode, "wrong_output", theirs.error().Message());
   if (theirs->back().name != "y") {
-    return Failure(question, "wrong_output", "no tensor \"y\"", "y is [B, T, n_embd]");
+    return Failure(question.mode, "wrong_output", "no tensor \"y\"", "y is [B, T, n_embd]");
   }
   LiveAnswer answer{std::move(*theirs), {}};
   for (const TheirTensor& tensor : answer.theirs) {
     if (tensor.values.empty()) {
-      return Failure(question, "wrong_output", "tensor " + Quoted(tensor.name) + " is empty", "");
+      return Failure(question.mode, "wrong_output", "tensor " + Quoted(tensor.name) + " is empty");
     }
   }
   if (const auto modes = file->settings().find("modes"); modes != file->settings().end()) {

@@ -22,11 +22,11 @@ struct LiveCommand {
 };
 
 struct LiveQuestion {
-  std::string mode = "eval";      // or train, cached
-  AttentionCase attention;        // x and weights, without a cache
-  std::vector<int64_t> chunks;    // of the positions, for `cached`; their sum is T
-  double dropout = 0;             // for `train`
-  std::string want;               // an intermediate that would help; may be empty
+  std::string mode = "eval";       // or train, cached
+  AttentionCase attention;         // x and weights, without a cache
+  std::vector<int64_t> chunks;     // of the positions, for `cached`; their sum is T
+  double dropout = 0;              // for `train`
+  std::string want;                // an intermediate that would help; may be empty
   std::set<std::string> settings;  // those of attention.settings that are told, besides sizes
 };
 
@@ -41,19 +41,20 @@ class LiveProgram {
   static Result<LiveProgram> Create(LiveCommand command);
 
   // Writes the question, runs the program, reads its answer. Errors: kRequest when the program
-  // fails before any mathematics; `found` begins with the kind: not_found, import_error,
-  // missing_file, not_implemented, shape_error, exception, crash, time_out, no_output, bad_output,
-  // wrong_output, not_finite (of anything but y). kInterrupted; kIo.
+  // fails before any mathematics, see Failure; kInterrupted; kIo.
   Result<LiveAnswer> Ask(const LiveQuestion& question);
+
+  // The error of a program that failed. `kind`: not_found, import_error, missing_file,
+  // not_implemented, shape_error, exception, crash, time_out, no_output, bad_output, wrong_output
+  // or not_finite.
+  tl::unexpected<Error> Failure(const std::string& mode, const std::string& kind,
+                                const std::string& what, const std::string& hint = "") const;
 
   int64_t runs() const { return runs_; }
 
  private:
   LiveProgram(LiveCommand command, ScratchFolder folder)
       : command_(std::move(command)), folder_(std::move(folder)) {}
-
-  tl::unexpected<Error> Failure(const LiveQuestion& question, const std::string& kind,
-                                const std::string& what, const std::string& hint) const;
 
   LiveCommand command_;
   ScratchFolder folder_;
