@@ -10,13 +10,17 @@
 using heed_live::Question;
 using heed_live::Tensor;
 
-// y [rows, out] = x [rows, in] · W [out, in]ᵀ
-std::vector<float> Project(const std::vector<float>& x, const Tensor& weight) {
+// y [rows, out] = x [rows, in] · W [out, in]ᵀ + b
+std::vector<float> Project(const std::vector<float>& x, const Question& question,
+                           const std::string& name) {
+  const Tensor& weight = question.tensors.at(name + ".weight");
+  const auto bias = question.tensors.find(name + ".bias");
   const int64_t out = weight.shape[0], in = weight.shape[1];
   const int64_t rows = static_cast<int64_t>(x.size()) / in;
   std::vector<float> y(rows * out);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t o = 0; o < out; ++o) {
+      if (bias != question.tensors.end()) y[r * out + o] = bias->second.values[o];
       for (int64_t i = 0; i < in; ++i) y[r * out + o] += x[r * in + i] * weight.values[o * in + i];
     }
   }
@@ -43,9 +47,9 @@ Tensor Attention(const Question& question) {
   const int64_t B = x.shape[0], T = x.shape[1];
   const int64_t H = question.Size("n_head"), Hkv = question.Size("n_kv_head");
   const int64_t D = question.Size("head_dim");
-  std::vector<float> q = Project(x.values, question.tensors.at("q_proj.weight"));
-  std::vector<float> k = Project(x.values, question.tensors.at("k_proj.weight"));
-  const std::vector<float> v = Project(x.values, question.tensors.at("v_proj.weight"));
+  std::vector<float> q = Project(x.values, question, "q_proj");
+  std::vector<float> k = Project(x.values, question, "k_proj");
+  const std::vector<float> v = Project(x.values, question, "v_proj");
   if (question.settings.contains("position") && question.settings.at("position") == "rope") {
     Rotate(&q, T, H, D, 10000);
     Rotate(&k, T, Hkv, D, 10000);
@@ -76,7 +80,7 @@ Tensor Attention(const Question& question) {
       }
     }
   }
-  return {x.shape, Project(merged, question.tensors.at("o_proj.weight"))};
+  return {x.shape, Project(merged, question, "o_proj")};
 }
 
 int main(int argc, char** argv) {

@@ -103,7 +103,7 @@ const char kExample[] = HEED_EXAMPLE_ATTENTION " \"$@\"";
 TEST_F(LiveProgramTest, ARightProgramPassesEveryCheck) {
   for (const char* options :
        {"--json", "--n-kv-head 2 --position rope --json", "--n-head 5 --n-embd 40 --json",
-        "--n-head 4 --n-kv-head 2 --head-dim 6 --n-embd 20 --position rope --json"}) {
+        "--n-head 4 --n-kv-head 2 --head-dim 6 --n-embd 20 --position rope --bias --json"}) {
     const ShellResult result = Run(kExample, options);
     EXPECT_EQ(result.exit_code, 0) << options << result.err;
     const nlohmann::json json = Parse(result);
