@@ -11,6 +11,7 @@ torch.nn.Linear keeps it, with .bias where settings say so. Needs numpy, and tor
 """
 
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -57,8 +58,24 @@ def _typed(text):
     return {"true": True, "false": False}.get(text, text)
 
 
-def _question():
-    tensors, texts = read(sys.argv[-2])
+def _each(answer):
+    """Answers every question among the arguments, each in a process of its own."""
+    files = [word for word in sys.argv[1:] if word.endswith(".safetensors")]
+    pairs = list(zip(files[::2], files[1::2]))
+    for question, reply in pairs[:-1]:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                answer(question, reply)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+    answer(*pairs[-1])
+
+
+def _question(path):
+    tensors, texts = read(path)
     s = SimpleNamespace(**{name: _typed(text) for name, text in texts.items()})
     s.chunks = [int(n) for n in texts.get("chunks", "").split(",") if n]
     return tensors.pop("x"), tensors, s
@@ -66,9 +83,12 @@ def _question():
 
 def answer_numpy(function, modes=""):
     """`function(x, weights, settings)` returns y, or a dict of y and intermediates by name."""
-    x, weights, s = _question()
-    y = function(x, weights, s)
-    write(sys.argv[-1], y if isinstance(y, dict) else {"y": y}, {"modes": modes})
+    def one(question, reply):
+        x, weights, s = _question(question)
+        y = function(x, weights, s)
+        write(reply, y if isinstance(y, dict) else {"y": y}, {"modes": modes + " many"})
+
+    _each(one)
 
 
 def answer_torch(make, load=None, cached=None, trains=False):
@@ -82,23 +102,27 @@ def answer_torch(make, load=None, cached=None, trains=False):
     """
     import torch
 
-    x, weights, s = _question()
-    module = make(s)
-    weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
-    with torch.no_grad():
-        (load or _load)(module, weights)
-        module.train(s.mode == "train")
-        x = torch.from_numpy(x.copy())
-        if s.mode == "cached":
-            y = torch.cat(list(cached(module, x.split(s.chunks, dim=1))), dim=1)
-        else:
-            y = module(x)
-    y = y[0] if isinstance(y, tuple) else y
-    results = {**(getattr(module, "saved", {}) if s.mode == "eval" else {}), "y": y}
-    results = {name: (t.double() if t.dtype == torch.float64 else t.float()).numpy()
-               for name, t in results.items()}
-    modes = ["cached"] * (cached is not None) + ["train"] * trains
-    write(sys.argv[-1], results, {"modes": " ".join(modes)})
+    modes = ["many"] + ["cached"] * (cached is not None) + ["train"] * trains
+
+    def one(question, reply):
+        x, weights, s = _question(question)
+        module = make(s)
+        weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+        with torch.no_grad():
+            (load or _load)(module, weights)
+            module.train(s.mode == "train")
+            x = torch.from_numpy(x.copy())
+            if s.mode == "cached":
+                y = torch.cat(list(cached(module, x.split(s.chunks, dim=1))), dim=1)
+            else:
+                y = module(x)
+        y = y[0] if isinstance(y, tuple) else y
+        results = {**(getattr(module, "saved", {}) if s.mode == "eval" else {}), "y": y}
+        results = {name: (t.double() if t.dtype == torch.float64 else t.float()).numpy()
+                   for name, t in results.items()}
+        write(reply, results, {"modes": " ".join(modes)})
+
+    _each(one)
 
 
 def _load(module, weights):

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <sstream>
@@ -26,9 +27,9 @@ constexpr int64_t kDraws = 64;    // of dropout
 constexpr double kDropout = 0.3;  // at 0.5, 1 / p and 1 / (1 - p) are one
 const std::vector<std::string> kLiveDropout = {"dropout_live_in_eval"};
 constexpr double kStandardErrors = 6;
-constexpr double kMostExcess = 2.5;   // numbers of one answer are not independent
-constexpr int kMostRounds = 3;        // of separating inputs
-constexpr int kMostShortenings = 10;  // questions spent on the shortest failing input
+constexpr double kMostExcess = 2.5;      // numbers of one answer are not independent
+constexpr int kMostRounds = 3;           // of separating inputs
+constexpr size_t kMostShortenings = 10;  // questions spent on the shortest failing input
 
 struct CheckText {
   std::string_view name, tried, rules_out, look;
@@ -105,7 +106,7 @@ class Session {
     const Probe first = ProbeOf(kBatch, kPositions);
     AttentionCase attention = MakeCase(first);
     WeakenOneRow(&attention);
-    HEED_ASSIGN(const LiveAnswer answer, Ask(first, attention));
+    HEED_ASSIGN(const LiveAnswer answer, Ask({first, attention}));
     modes_ = answer.modes;
     const AttentionDump dump = DumpOf(attention, answer.theirs);
     report_.diagnosis = DiagnoseAttention(dump);
@@ -127,6 +128,9 @@ class Session {
     bound_ = report_.diagnosis.noise_floor;
     const bool right = report_.diagnosis.verdict == DiagnosisVerdict::kCorrect;
     Say(kFormula, report_.diagnosis.reference_residual, bound_);
+    std::vector<Question> next = {Repeated(attention), Changed(attention)};
+    if (right) std::ranges::copy(OtherInputs(), std::back_inserter(next));
+    HEED_TRY(AskAhead(next));
     HEED_TRY(CheckRepeats(attention));
     if (!random_) HEED_TRY(CheckCausality(attention));
     // A known fault may mix the rows of a batch; dropout that was solved for is no such.
@@ -158,21 +162,40 @@ class Session {
     for (int64_t c = 0; c < C; ++c) attention->x[row * C + c] *= 0x1p-10;
   }
 
-  Result<LiveAnswer> Ask(const Probe& probe, const AttentionCase& attention, double dropout = 0,
-                         const std::string& want = "") {
+  struct Question {
+    Probe probe;
+    AttentionCase attention;
+    double dropout = 0;  // in train mode
+  };
+  static Question Plain(const Probe& probe) { return {probe, MakeCase(probe)}; }
+
+  LiveQuestion Told(const Question& question, const std::string& want = "") const {
+    const bool trains = question.probe.mode == "train";
+    return {.mode = question.probe.mode,
+            .attention = question.attention,
+            .chunks = question.probe.chunks,
+            .dropout = trains ? question.dropout : dropout_,
+            .want = want,
+            .settings = told_};
+  }
+
+  Result<LiveAnswer> Ask(const Question& question, const std::string& want = "") {
     if (request_.note) {
+      const Probe& probe = question.probe;
       std::string line = fmt::format("asking: {}, B {}, T {}", probe.mode, probe.B, probe.T);
       if (!probe.chunks.empty()) line += fmt::format(", chunks {}", fmt::join(probe.chunks, ", "));
       if (!want.empty()) line += ", wanted: " + want;
       request_.note(line);
     }
-    const bool trains = probe.mode == "train";
-    return program_.Ask({.mode = probe.mode,
-                         .attention = attention,
-                         .chunks = probe.chunks,
-                         .dropout = trains ? dropout : dropout_,
-                         .want = want,
-                         .settings = told_});
+    return program_.Ask(Told(question, want));
+  }
+
+  // In one run, where the program can.
+  Status AskAhead(const std::vector<Question>& questions) {
+    if (!modes_.contains("many")) return {};
+    std::vector<LiveQuestion> told;
+    for (const Question& question : questions) told.push_back(Told(question));
+    return program_.AskAhead(std::move(told));
   }
 
   // What was found by trying is known from now on, here and not in the program.
@@ -281,9 +304,8 @@ class Session {
   }
 
   // A program that fails behind its first answer fails a check; an interruption ends all.
-  Result<std::optional<LiveAnswer>> AskFor(const CheckText& text, const Probe& probe,
-                                           const AttentionCase& attention, double dropout = 0) {
-    Result<LiveAnswer> answer = Ask(probe, attention, dropout);
+  Result<std::optional<LiveAnswer>> AskFor(const CheckText& text, const Question& question) {
+    Result<LiveAnswer> answer = Ask(question);
     if (answer) return std::optional<LiveAnswer>(std::move(*answer));
     if (answer.error().kind != ErrorKind::kRequest) return tl::make_unexpected(answer.error());
     Say(text, std::numeric_limits<double>::infinity(), bound_, answer.error().found);
@@ -317,10 +339,12 @@ class Session {
     return twins;
   }
 
+  Question Repeated(const AttentionCase& attention) const {
+    return {ProbeOf(kBatch, attention.T), Twins(attention, kBatch)};
+  }
+
   Status CheckRepeats(const AttentionCase& attention) {
-    const AttentionCase twins = Twins(attention, kBatch);
-    Probe probe = ProbeOf(kBatch, attention.T);
-    HEED_ASSIGN(const auto answer, AskFor(kRepeats, probe, twins));
+    HEED_ASSIGN(const auto answer, AskFor(kRepeats, Repeated(attention)));
     if (!answer) return {};
     const Numbers& y = answer->theirs.back().values;
     const size_t each = y.size() / kBatch;
@@ -338,13 +362,19 @@ class Session {
     return {};
   }
 
-  Status CheckCausality(const AttentionCase& attention) {
-    AttentionCase changed = attention;
-    const int64_t T = attention.T, C = attention.qkv.in, from = T / 2;
+  // The second half of the positions changed.
+  Question Changed(const AttentionCase& attention) const {
+    Question question{ProbeOf(attention.B, attention.T), attention};
+    const int64_t T = attention.T, C = attention.qkv.in;
     for (int64_t b = 0; b < attention.B; ++b) {
-      for (int64_t i = from * C; i < T * C; ++i) changed.x[b * T * C + i] *= -0.75;
+      for (int64_t i = T / 2 * C; i < T * C; ++i) question.attention.x[b * T * C + i] *= -0.75;
     }
-    HEED_ASSIGN(const auto answer, AskFor(kCausal, ProbeOf(attention.B, T), changed));
+    return question;
+  }
+
+  Status CheckCausality(const AttentionCase& attention) {
+    const int64_t T = attention.T, from = T / 2;
+    HEED_ASSIGN(const auto answer, AskFor(kCausal, Changed(attention)));
     if (!answer) return {};
     const int64_t width = attention.proj.out;
     const double moved = Residual(Slice(answer->theirs.back().values, T, width, 0, from),
@@ -360,19 +390,62 @@ class Session {
 
   // ---------------------------------------------------------------- when eval is right
 
-  Status CheckOtherInputs() {
-    HEED_TRY(CheckAgainstFormula(kLongCheck, ProbeOf(1, kLong, 2)));
+  Probe Long() const { return ProbeOf(1, kLong, 2); }
+  Probe Large() const {
     Probe large = ProbeOf(kBatch, kPositions, 3);
     large.gain = 8;
-    HEED_TRY(CheckAgainstFormula(kLarge, large));
-    if (modes_.contains("cached")) {
-      const int64_t T = ProbeOf(kBatch, kPositions).T, half = T / 2;
-      // One position alone hides most faults of positions; chunks of one length hide in tables.
-      HEED_TRY(CheckChunks(kChunked, {2, half, T - 2 - half}));
-      HEED_TRY(CheckChunks(kEqualChunks, {half, half}));
-      HEED_TRY(CheckChunks(kCached, {T - 4, 1, 1, 1, 1}));
-    } else {
-      Skip(kCached, "the program does not say that it has a mode \"cached\"");
+    return large;
+  }
+  // No chunks: block_size leaves no room for them.
+  Probe Chunked(std::vector<int64_t> chunks) const {
+    if (std::ranges::any_of(chunks, [](int64_t n) { return n < 1; })) chunks.clear();
+    Probe probe = ProbeOf(kBatch, std::reduce(chunks.begin(), chunks.end()), 4);
+    probe.mode = "cached";
+    probe.chunks = std::move(chunks);
+    return probe;
+  }
+  // One position alone hides most faults of positions; chunks of one length hide in tables.
+  std::array<std::pair<const CheckText*, Probe>, 3> Caches() const {
+    const int64_t T = ProbeOf(kBatch, kPositions).T, half = T / 2;
+    return {std::pair(&kChunked, Chunked({2, half, T - 2 - half})),
+            {&kEqualChunks, Chunked({half, half})},
+            {&kCached, Chunked({T - 4, 1, 1, 1, 1})}};
+  }
+  Probe Trained() const {
+    Probe probe = ProbeOf(kBatch, kPositions, 5);
+    probe.mode = "train";
+    return probe;
+  }
+  bool HasPlainTraining() const { return std::isnan(request_.settings.dropout) || dropout_ == 0; }
+  Question Drawn() const {
+    Probe probe = Trained();
+    AttentionCase twins = Twins(MakeCase(probe), kDraws);
+    probe.B = kDraws;
+    return {probe, std::move(twins), dropout_};
+  }
+
+  std::vector<Question> OtherInputs() const {
+    std::vector<Question> questions = {Plain(Long()), Plain(Large())};
+    for (const auto& [text, probe] : Caches()) {
+      if (modes_.contains("cached") && !probe.chunks.empty()) questions.push_back(Plain(probe));
+    }
+    if (!modes_.contains("train")) return questions;
+    if (HasPlainTraining()) questions.push_back(Plain(Trained()));
+    if (dropout_ > 0) questions.push_back(Drawn());
+    return questions;
+  }
+
+  Status CheckOtherInputs() {
+    HEED_TRY(CheckAgainstFormula(kLongCheck, Long()));
+    HEED_TRY(CheckAgainstFormula(kLarge, Large()));
+    for (const auto& [text, probe] : Caches()) {
+      if (!modes_.contains("cached")) {
+        Skip(*text, "the program does not say that it has a mode \"cached\"");
+      } else if (probe.chunks.empty()) {
+        Skip(*text, "block_size leaves no room");
+      } else {
+        HEED_TRY(CheckChunks(*text, probe));
+      }
     }
     if (modes_.contains("train")) return CheckTraining();
     Skip(kTrain, "the program does not say that it has a mode \"train\"");
@@ -382,8 +455,9 @@ class Session {
   bool IsRightSoFar() const { return report_.diagnosis.verdict == DiagnosisVerdict::kCorrect; }
 
   Status CheckAgainstFormula(const CheckText& text, const Probe& probe) {
-    const AttentionCase attention = MakeCase(probe);
-    HEED_ASSIGN(const auto answer, AskFor(text, probe, attention));
+    const Question question = Plain(probe);
+    const AttentionCase& attention = question.attention;
+    HEED_ASSIGN(const auto answer, AskFor(text, question));
     if (!answer) return {};
     const AttentionDump dump = DumpOf(probe, attention, answer->theirs);
     const bool looks = IsRightSoFar();
@@ -398,14 +472,7 @@ class Session {
     return Conclude(probe, dump);
   }
 
-  Status CheckChunks(const CheckText& text, std::vector<int64_t> chunks) {
-    if (std::ranges::any_of(chunks, [](int64_t n) { return n < 1; })) {
-      Skip(text, "block_size leaves no room");
-      return {};
-    }
-    Probe probe = ProbeOf(kBatch, std::reduce(chunks.begin(), chunks.end()), 4);
-    probe.mode = "cached";
-    probe.chunks = std::move(chunks);
+  Status CheckChunks(const CheckText& text, const Probe& probe) {
     const bool looked = IsRightSoFar();
     HEED_TRY(CheckAgainstFormula(text, probe));
     // Right in chunks of different lengths: not the position itself.
@@ -418,12 +485,9 @@ class Session {
   }
 
   Status CheckTraining() {
-    const bool chosen = std::isnan(request_.settings.dropout);
-    Probe probe = ProbeOf(kBatch, kPositions, 5);
-    probe.mode = "train";
-    if (chosen || dropout_ == 0) {
+    if (HasPlainTraining()) {
       const bool looked = IsRightSoFar();
-      HEED_TRY(CheckAgainstFormula(kTrain, probe));
+      HEED_TRY(CheckAgainstFormula(kTrain, Trained()));
       const Diagnosis& d = report_.diagnosis;
       if (looked && d.verdict == DiagnosisVerdict::kFault &&
           d.explanations[0].faults == std::vector<std::string>{"mask_missing"}) {
@@ -431,10 +495,9 @@ class Session {
       }
     }
     if (dropout_ == 0 || !IsRightSoFar()) return {};
-    const AttentionCase twins = Twins(MakeCase(probe), kDraws);
-    probe.B = kDraws;
-    HEED_ASSIGN(const auto answer, AskFor(kDropoutCheck, probe, twins, dropout_));
-    if (answer) JudgeDropout(twins, answer->theirs.back().values);
+    const Question drawn = Drawn();
+    HEED_ASSIGN(const auto answer, AskFor(kDropoutCheck, drawn));
+    if (answer) JudgeDropout(drawn.attention, answer->theirs.back().values);
     return {};
   }
 
@@ -511,7 +574,7 @@ class Session {
   // Rows of one batch that should be equal are not: the mean of many tells whether by dropout.
   Status NameRandomness(const AttentionCase& attention) {
     const AttentionCase twins = Twins(attention, kDraws);
-    HEED_ASSIGN(const auto answer, AskFor(kRepeats, ProbeOf(kDraws, attention.T), twins));
+    HEED_ASSIGN(const auto answer, AskFor(kRepeats, {ProbeOf(kDraws, attention.T), twins}));
     report_.diagnosis.verdict = DiagnosisVerdict::kUnexplained;
     report_.diagnosis.explanations.clear();
     if (!answer) return {};
@@ -550,7 +613,7 @@ class Session {
   Status Confirm(const Probe& probe) {
     const Probe other = Another(probe, probe.seed + 10);
     const AttentionCase attention = MakeCase(other);
-    Result<LiveAnswer> answer = Ask(other, attention);
+    Result<LiveAnswer> answer = Ask({other, attention});
     if (!answer) {
       if (answer.error().kind != ErrorKind::kRequest) return tl::make_unexpected(answer.error());
       report_.diagnosis.seen.push_back("a second input: " + answer.error().found);
@@ -585,7 +648,7 @@ class Session {
       if (!next && want.empty()) return {};
       const Probe& asked = next ? *next : probe;
       const AttentionCase attention = MakeCase(asked);
-      Result<LiveAnswer> answer = Ask(asked, attention, 0, want);
+      Result<LiveAnswer> answer = Ask({asked, attention}, want);
       if (!answer && answer.error().kind != ErrorKind::kRequest) {
         return tl::make_unexpected(answer.error());
       }
@@ -728,21 +791,23 @@ class Session {
       while (first < static_cast<int64_t>(equal.size()) && equal[first] == first) ++first;
       std::erase_if(candidates, [&](const Probe& p) { return p.T <= first; });
     }
-    int asked = 0;
+    std::vector<Question> questions;
     for (const Probe& candidate : candidates) {
-      if (asked >= kMostShortenings) break;
-      if (!Shows(candidate)) continue;
-      ++asked;
-      const AttentionCase attention = MakeCase(candidate);
-      Result<LiveAnswer> answer = Ask(candidate, attention);
+      if (questions.size() < kMostShortenings && Shows(candidate)) {
+        questions.push_back(Plain(candidate));
+      }
+    }
+    HEED_TRY(AskAhead(questions));
+    for (const Question& question : questions) {
+      Result<LiveAnswer> answer = Ask(question);
       if (!answer && answer.error().kind != ErrorKind::kRequest) {
         return tl::make_unexpected(answer.error());
       }
       if (!answer) continue;
-      const Numbers right = RightY(attention);
+      const Numbers right = RightY(question.attention);
       const double residual = Residual(answer->theirs.back().values, right);
       if (residual <= 10 * bound_) continue;
-      Keep(candidate, attention, answer->theirs.back().values, right);
+      Keep(question.probe, question.attention, answer->theirs.back().values, right);
       return {};
     }
     KeepWhole(probe, dump);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process.h"
 #include "base/status.h"
 #include "io/file.h"
 #include "verify/diagnose/attention_dump.h"
@@ -44,6 +45,10 @@ class LiveProgram {
   // fails before any mathematics, see Failure; kInterrupted; kIo.
   Result<LiveAnswer> Ask(const LiveQuestion& question);
 
+  // Asks several questions in one run, for a program with the mode "many". Ask then has their
+  // answers at hand; what fails here is asked again by it. Errors: kInterrupted; kIo.
+  Status AskAhead(std::vector<LiveQuestion> questions);
+
   // The error of a program that failed. `kind`: not_found, import_error, missing_file,
   // not_implemented, shape_error, exception, crash, time_out, no_output, bad_output, wrong_output
   // or not_finite.
@@ -56,8 +61,15 @@ class LiveProgram {
   LiveProgram(LiveCommand command, ScratchFolder folder)
       : command_(std::move(command)), folder_(std::move(folder)) {}
 
+  std::string PathOf(const char* what, size_t number) const;
+  Status Write(const LiveQuestion& question, size_t number) const;
+  // The last `count` questions that were written, from number 0 on.
+  Result<ProcessResult> RunOn(size_t count);
+  Result<LiveAnswer> Read(const LiveQuestion& question, size_t number) const;
+
   LiveCommand command_;
   ScratchFolder folder_;
+  std::vector<std::pair<LiveQuestion, LiveAnswer>> ahead_;
   int64_t runs_ = 0;
 };
 
