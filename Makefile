@@ -7,8 +7,9 @@ DEMO_PROMPTS = --prompt "Once upon a time" --prompt "One sunny morning" --prompt
 DEMO_SAMPLES = $(DEMO_PROMPTS) --temperature 0 --temperature 0.7 --temperature 1.2 --max-tokens 160
 CCACHE := $(shell command -v ccache)
 
-# Each planted fault at so many random sizes.
+# Each planted fault at so many random sizes, and so many random correct implementations.
 DIAGNOSE_SIZES = 3
+DIAGNOSE_CORRECT = 10000
 
 .PHONY: build run test check bench bench-diagnose clean setup configure
 
@@ -37,7 +38,7 @@ bench: build
 
 bench-diagnose: configure
 	@tools/build.sh diagnose_confusion
-	@build/tests/diagnose_confusion $(DIAGNOSE_SIZES)
+	@build/tests/diagnose_confusion $(DIAGNOSE_SIZES) $(DIAGNOSE_CORRECT)
 
 clean:
 	@rm -rf build

@@ -1,5 +1,6 @@
 // Causal self-attention written out in plain loops, with faults planted in it by name: what the
-// diagnosis is tried on. It shares nothing with the diagnosis but the names.
+// diagnosis is tried on. It shares nothing with the diagnosis but the names. Faults that begin with
+// "odd_" are not in the catalogue.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +23,8 @@ struct PlantedCase {
   int64_t rotary_dim = 8, window = 0;
   double theta = 10000;
   uint64_t seed = 1;
+  // What every intermediate and every table of angles is rounded to.
+  std::function<double(double)> round = [](double x) { return x; };
 };
 
 // [a, b, c, d] with negative sizes never asked for.
@@ -109,6 +112,7 @@ class PlantedAttention {
         for (int64_t j = 0; j < heads * c_.D; ++j) {
           double sum = Has("bias_missing") && p == 2 ? 0 : bias_[p].at(0, 0, 0, j);
           for (int64_t i = 0; i < c_.C; ++i) sum += x_.at(b, 0, t, i) * weight_[p].at(0, 0, j, i);
+          sum = c_.round(sum);
           if (Has("heads_not_split")) {
             const int64_t flat = t * heads * c_.D + j;
             out.values[b * heads * c_.T * c_.D + flat] = sum;
@@ -125,7 +129,8 @@ class PlantedAttention {
     if (Has("rope_wrong_axis")) return static_cast<double>(h);
     if (Has("position_restart")) return static_cast<double>(t);
     if (Has("rope_window_constant")) return static_cast<double>(c_.P);
-    return static_cast<double>(c_.P + t + Has("position_upper_layers"));
+    return static_cast<double>(c_.P + t + Has("position_upper_layers")) *
+           (Has("odd_stretched_positions") ? 1.5 : 1);
   }
 
   void Rotate(Grid* x, double sense) {
@@ -144,8 +149,9 @@ class PlantedAttention {
             const int64_t c0 = interleaved ? 2 * i : i;
             const int64_t c1 = interleaved ? 2 * i + 1 : i + width / 2;
             const double x0 = source.at(b, h, t, c0), x1 = source.at(b, h, t, c1);
-            x->at(b, h, t, c0) = x0 * std::cos(a) - x1 * std::sin(a);
-            x->at(b, h, t, c1) = x0 * std::sin(a) + x1 * std::cos(a);
+            const double cos = c_.round(std::cos(a)), sin = c_.round(std::sin(a));
+            x->at(b, h, t, c0) = c_.round(x0 * cos - x1 * sin);
+            x->at(b, h, t, c1) = c_.round(x0 * sin + x1 * cos);
           }
         }
       }
@@ -160,6 +166,7 @@ class PlantedAttention {
     if (Has("mask_diagonal_excluded")) return j < at;
     if (Has("mask_shifted_by_one")) return j <= at + 1;
     if (Has("causal_align_top_left")) return j <= i;
+    if (Has("odd_every_third_key") && j % 3 == 2 && j != at) return false;
     int64_t window = c_.window + Has("window_off_by_one");
     if (c_.window == 0 || Has("window_sign")) window = 1 << 20;
     return j <= at && at - j < window;
@@ -220,7 +227,8 @@ class PlantedAttention {
             double score = 0;
             for (int64_t d = 0; d < D; ++d)
               score += q_.at(b, h, i, d) * keys.at(b, KvHead(h), j, d);
-            score *= Scale();
+            score = c_.round(score * Scale());
+            if (Has("odd_clipped_scores")) score = std::clamp(score, -0.5, 0.5);
             const bool visible = Visible(i, j);
             if (Has("mask_01_added")) {
               score += visible;
@@ -234,17 +242,30 @@ class PlantedAttention {
             scores_.at(b, h, i, j) = score;
           }
         }
+        if (Has("odd_two_best_keys")) KeepTwo(b, h, S);
         Normalise(b, h, S, &pattern_);
+        if (Has("odd_softmax_twice")) {
+          for (int64_t i = 0; i < T; ++i) {
+            for (int64_t j = 0; j < S; ++j) {
+              if (Visible(i, j)) scores_.at(b, h, i, j) = pattern_.at(b, h, i, j);
+            }
+          }
+          Normalise(b, h, S, &pattern_);
+        }
         if (Has("dropout_live_in_eval")) Drop(b, h, S);
         for (int64_t i = 0; i < T; ++i) {
           for (int64_t j = 0; j < S; ++j) {
             double weight = pattern_.at(b, h, i, j);
+            if (Has("odd_last_row_uniform") && i + 1 == T) weight = 1 / double(S);
             if (Has("mask_after_softmax") && !Visible(i, j)) weight = 0;
             if (Has("attention_transposed")) weight = pattern_.at(b, h, j, i);
             for (int64_t d = 0; d < D; ++d) {
-              z.at(b, h, i, d) += weight * values.at(b, KvHead(h), j, d);
+              z.at(b, h, i, d) +=
+                  weight *
+                  values.at(b, KvHead(h), Has("odd_values_of_before") && j > 0 ? j - 1 : j, d);
             }
           }
+          for (int64_t d = 0; d < D; ++d) z.at(b, h, i, d) = c_.round(z.at(b, h, i, d));
         }
       }
     }
@@ -260,10 +281,28 @@ class PlantedAttention {
       };
       double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
       for (int64_t i = 0; i < n; ++i) maximum = std::max(maximum, entry(&scores_, i));
-      for (int64_t i = 0; i < n; ++i) sum += std::exp(entry(&scores_, i) - maximum);
-      if (Has("softmax_plus_one_shift")) sum += 1;
+      const auto weight = [&](int64_t i) {
+        const double score = entry(&scores_, i);
+        return Has("odd_sigmoid") ? 1 / (1 + std::exp(-score)) : std::exp(score - maximum);
+      };
       for (int64_t i = 0; i < n; ++i) {
-        entry(pattern, i) = std::exp(entry(&scores_, i) - maximum) / sum;
+        sum += Has("odd_euclidean_sum") ? weight(i) * weight(i) : weight(i);
+      }
+      if (Has("odd_euclidean_sum")) sum = std::sqrt(sum);
+      if (Has("softmax_plus_one_shift")) sum += 1;
+      for (int64_t i = 0; i < n; ++i) entry(pattern, i) = c_.round(weight(i) / sum);
+    }
+  }
+
+  // Of each row's scores all but the two highest are hidden.
+  void KeepTwo(int64_t b, int64_t h, int64_t S) {
+    for (int64_t i = 0; i < c_.T; ++i) {
+      std::vector<double> row;
+      for (int64_t j = 0; j < S; ++j) row.push_back(scores_.at(b, h, i, j));
+      std::ranges::sort(row, std::greater());
+      for (int64_t j = 0; j < S && S > 2; ++j) {
+        double& score = scores_.at(b, h, i, j);
+        if (score < row[1]) score = -std::numeric_limits<double>::infinity();
       }
     }
   }
@@ -286,9 +325,10 @@ class PlantedAttention {
         for (int64_t o = 0; o < c_.C; ++o) {
           double sum = bias_[3].at(0, 0, 0, o);
           for (int64_t j = 0; j < c_.H * c_.D; ++j) {
+            const int64_t h = Has("odd_heads_reversed") ? c_.H - 1 - j / c_.D : j / c_.D;
             const double merged = Has("heads_merged_untransposed")
                                       ? z.values[(b * c_.T + t) * c_.H * c_.D + j]
-                                      : z.at(b, j / c_.D, t, j % c_.D);
+                                      : z.at(b, h, t, j % c_.D);
             sum += merged * weight_[3].at(0, 0, o, j);
           }
           y_.at(b, 0, t, o) = sum;
@@ -303,5 +343,105 @@ class PlantedAttention {
   uint32_t stream_ = 0;
   Grid x_, weight_[4], bias_[4], past_k_, past_v_, q_, scores_, pattern_, y_;
 };
+
+// The same dump as other programs keep it.
+enum class Keeping { kLinear, kConv1D, kFused, kFusedConv1D, kFusedPerHead };
+
+inline Array Turned(const Array& array) {
+  const int64_t rows = array.shape[0], columns = array.shape[1];
+  Array turned{{columns, rows}, std::vector<double>(array.values.size()), array.dtype};
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      turned.values[c * rows + r] = array.values[r * columns + c];
+    }
+  }
+  return turned;
+}
+
+inline TensorSet KeptAs(Keeping keeping, const PlantedCase& sizes, TensorSet set) {
+  if (keeping == Keeping::kLinear) return set;
+  if (keeping == Keeping::kConv1D) {
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      Array& weight = set[std::string(name) + ".weight"];
+      weight = Turned(weight);
+    }
+    return set;
+  }
+  const int64_t heads[3] = {sizes.H, sizes.Hkv, sizes.Hkv};
+  const char* const names[3] = {"q_proj", "k_proj", "v_proj"};
+  const int64_t pieces = keeping == Keeping::kFusedPerHead ? sizes.Hkv : 1;
+  for (const std::string kind : {".weight", ".bias"}) {
+    if (!set.tensors.contains("q_proj" + kind)) continue;
+    Array fused;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      for (int p = 0; p < 3; ++p) {
+        const Array& part = set[names[p] + kind];
+        const auto each = static_cast<std::ptrdiff_t>(part.values.size()) / pieces;
+        const auto first = part.values.begin() + piece * each;
+        fused.values.insert(fused.values.end(), first, first + each);
+      }
+    }
+    const int64_t rows = (heads[0] + heads[1] + heads[2]) * sizes.D;
+    fused.shape =
+        kind == ".weight" ? std::vector<int64_t>{rows, sizes.C} : std::vector<int64_t>{rows};
+    for (const char* name : names) set.tensors.erase(name + kind);
+    set["c_attn" + kind] = fused;
+    set.Rename("o_proj" + kind, "c_proj" + kind);
+  }
+  if (keeping == Keeping::kFusedConv1D) {
+    for (const char* name : {"c_attn.weight", "c_proj.weight"}) set[name] = Turned(set[name]);
+  }
+  return set;
+}
+
+// A random correct implementation: sizes, what it has, how it is kept, what is stated and how it is
+// rounded.
+inline TensorSet RandomCorrect(uint64_t seed) {
+  uint64_t draw = 0;
+  const auto pick = [&](std::vector<int64_t> from) {
+    return from[RandomBelow({seed, 11, 0}, draw++, from.size())];
+  };
+  PlantedCase sizes{.seed = seed};
+  sizes.B = pick({1, 2, 3});
+  sizes.T = pick({1, 3, 5, 7, 12});
+  sizes.P = pick({0, 0, 0, 4});
+  sizes.Hkv = pick({1, 2, 3});
+  sizes.H = sizes.Hkv * pick({1, 2, 3});
+  sizes.D = pick({4, 6, 8, 16});
+  sizes.C = pick({10, 18, 24, 32});
+  sizes.rope = pick({0, 1, 1}) == 1;
+  sizes.interleaved = pick({0, 1}) == 1;
+  sizes.bias = pick({0, 1}) == 1;
+  sizes.rotary_dim = pick({0, 1}) == 1 && sizes.D % 4 == 0 ? sizes.D / 2 : sizes.D;
+  sizes.window = pick({0, 0, 3});
+  sizes.theta = static_cast<double>(pick({10000, 500000, 100}));
+  const auto as_float = [](double x) { return double(static_cast<float>(x)); };
+  const auto as_bf16 = [](double x) { return double(Bf16ToFloat(DoubleToBf16(x))); };
+  std::function<double(double)> store = as_float;
+  switch (pick({0, 1, 2, 3, 4})) {
+    case 0:
+      break;  // all in double
+    case 1:
+      sizes.round = as_float;
+      break;
+    case 2:
+      store = as_bf16;
+      break;
+    case 3:
+      store = as_bf16;
+      sizes.round = as_float;
+      break;
+    default:
+      store = as_bf16;
+      sizes.round = as_bf16;
+  }
+  const auto keeping = static_cast<Keeping>(pick({0, 1, 2, 3, 4}));
+  TensorSet set = KeptAs(keeping, sizes, PlantedAttention(sizes, {}, store).Dump());
+  if (keeping == Keeping::kFusedPerHead) set.settings["qkv_layout"] = "per_head";
+  for (const char* name : {"rope_pairing", "rope_first_position", "qkv_layout"}) {
+    if (pick({0, 1}) == 1) set.settings.erase(name);
+  }
+  return set;
+}
 
 }  // namespace heed

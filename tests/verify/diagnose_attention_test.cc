@@ -271,6 +271,49 @@ TEST(DiagnoseAttention, DoesNotNameWhatItDoesNotKnow) {
   EXPECT_THAT(diagnosis.first_difference->index[1], 3);
 }
 
+// Ten faults that nobody told us of, and the rows that they leave right.
+TEST(DiagnoseAttention, OddFaultsStayWithoutAName) {
+  const std::vector<int64_t> all_but_last = {0, 1, 2, 3, 4, 5};
+  const std::pair<const char*, std::vector<int64_t>> odd[] = {
+      {"odd_sigmoid", {0}},
+      {"odd_softmax_twice", {0}},
+      {"odd_values_of_before", {0}},
+      {"odd_every_third_key", {0, 1, 2}},
+      {"odd_heads_reversed", {}},
+      {"odd_clipped_scores", {0}},
+      {"odd_stretched_positions", {0}},
+      {"odd_euclidean_sum", {0}},
+      {"odd_last_row_uniform", all_but_last},
+      {"odd_two_best_keys", {0, 1}}};
+  for (PlantedCase sizes : Cases()) {
+    sizes.T = 7;
+    for (const auto& [fault, rows] : odd) {
+      for (const bool bf16 : {false, true}) {
+        const Diagnosis diagnosis =
+            Diagnose(PlantedAttention(sizes, {fault}, bf16 ? AsBf16 : AsFloat).Dump());
+        EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kUnexplained) << fault << sizes.seed << bf16;
+        EXPECT_TRUE(diagnosis.explanations.empty()) << diagnosis.explanations[0].faults[0];
+        EXPECT_TRUE(bf16 || diagnosis.equal_rows == rows) << fault;
+      }
+    }
+  }
+}
+
+TEST(DiagnoseAttention, RandomCorrectOnesAreNeverAccused) {
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    EXPECT_EQ(Diagnose(RandomCorrect(seed)).verdict, DiagnosisVerdict::kCorrect) << seed;
+  }
+}
+
+// A row that is NaN in theirs leaves the right formula infinitely far, not equal in bits.
+TEST(DiagnoseAttention, ARowOfNanIsAFaultThatHasAName) {
+  TensorSet set = PlantedAttention(Cases()[0], {"mask_diagonal_excluded"}, AsFloat).Dump();
+  ASSERT_TRUE(std::isnan(set["y"].values[0]));
+  const Diagnosis diagnosis = Diagnose(set);
+  ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+  EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("mask_diagonal_excluded"));
+}
+
 TEST(DiagnoseAttention, RefusesBadDumpsInOneLine) {
   const TensorSet right = PlantedAttention(Cases()[0], {}, AsFloat).Dump();
   TensorSet set = right;

@@ -145,11 +145,34 @@ void PrintPairs(uint64_t count) {
   fmt::print("pairs: {} of {} named in f32\n", named, tried);
 }
 
+// Correct implementations, and what those that are accused are accused of.
+void PrintCorrect(uint64_t count) {
+  std::map<std::string, int> answers;
+  for (uint64_t seed = 1; seed <= count; ++seed) {
+    const auto diagnosis = DiagnoseAttention(RandomCorrect(seed).File(), "right", {});
+    std::string answer = diagnosis ? std::string(NameOf(diagnosis->verdict)) : "refused";
+    if (diagnosis && diagnosis->verdict != DiagnosisVerdict::kCorrect) {
+      answer += fmt::format(" (seed {})", seed);
+      for (const Explanation& e : diagnosis->explanations) {
+        answer += fmt::format(" {}", fmt::join(e.faults, " + "));
+      }
+    }
+    ++answers[answer];
+  }
+  for (const auto& [answer, times] : answers) {
+    fmt::print("of {} correct ones: {} {}\n", count, times, answer);
+  }
+}
+
 }  // namespace
 }  // namespace heed
 
 int main(int argc, char** argv) {
-  const uint64_t seeds = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 3;
+  const auto number = [&](int i, uint64_t otherwise) {
+    return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise;
+  };
+  const uint64_t seeds = number(1, 3);
   heed::PrintSingles(seeds);
   heed::PrintPairs(20 * seeds);
+  heed::PrintCorrect(number(2, 10000));
 }

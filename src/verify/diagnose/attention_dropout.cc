@@ -13,6 +13,7 @@ namespace {
 using Numbers = std::vector<double>;
 
 constexpr double kLeastGain = 1.005;
+constexpr double kMostDropped = 0.8;
 
 Explanation Named(double residual, double gain, const std::string& where) {
   return {{"dropout_live_in_eval"}, residual, fmt::format("p = {:.3g} {}", 1 - 1 / gain, where)};
@@ -89,8 +90,12 @@ class Solver {
     const auto kept = [&](double g) { return std::abs(g - gain) <= Tolerance() * gain; };
     const auto dropped = [&](double g) { return std::abs(g) <= Tolerance() * gain; };
     const bool two = std::ranges::all_of(gains_, [&](double g) { return kept(g) || dropped(g); });
-    const bool any = std::ranges::any_of(gains_, dropped);
-    if (!two || !any || gain < kLeastGain) return std::nullopt;
+    const auto lost = static_cast<double>(std::ranges::count_if(gains_, dropped));
+    const auto count = static_cast<double>(gains_.size());
+    // As many must be lost as chance loses of them; a gain that nobody uses is a bad solution.
+    const double p = 1 - 1 / gain, spread = std::sqrt(p * (1 - p) * count);
+    const bool likely = std::abs(lost - p * count) <= 4 * spread && p <= kMostDropped;
+    if (!two || lost == 0 || !likely || gain < kLeastGain) return std::nullopt;
     return Named(std::sqrt(error_ / size_), gain,
                  rows == 1 ? "of the weights, solved for row 0"
                            : fmt::format("of the weights, solved for rows 0 to {}", rows - 1));
