@@ -112,7 +112,8 @@ class CaseReader {
     HEED_ASSIGN(const TensorEntry* k, RequireWeight("k_proj.weight"));
     HEED_ASSIGN(const TensorEntry* v, RequireWeight("v_proj.weight"));
     HEED_ASSIGN(const TensorEntry* proj, FindProjection());
-    if (proj == nullptr) return Require("o_proj.weight").map([](auto) {});
+    const bool needed = layouts_ == WeightLayouts::kLinear;
+    if (proj == nullptr && needed) return Require("o_proj.weight").map([](auto) {});
     HEED_TRY(CheckRank(*q, 2, "[n_head*head_dim, C]"));
     HEED_TRY(CheckRank(*k, 2, "[n_kv_head*head_dim, C]"));
     const bool transposed =
@@ -130,7 +131,7 @@ class CaseReader {
     HEED_TRY(AddPart(*q, transposed, std::move(rows), &case_.qkv));
     HEED_TRY(AddPart(*k, transposed, std::move(k_rows), &case_.qkv));
     HEED_TRY(AddPart(*v, transposed, std::move(v_rows), &case_.qkv));
-    return ReadProjection(*proj, C, transposed);
+    return proj == nullptr ? Status() : ReadProjection(*proj, C, transposed);
   }
 
   // Whether a weight that is not square can only be [in, out].
@@ -174,15 +175,16 @@ class CaseReader {
     return ReadProjection(*proj, C, transposed && conv1d_proj);
   }
 
-  // x [B, T, C]; returns C.
+  // x [B, T, C], or [T, C] of a single sequence; returns C.
   Result<int64_t> ReadInput() {
     HEED_ASSIGN(const TensorEntry* x, Require("x"));
-    HEED_TRY(CheckRank(*x, 3, "[B, T, C]"));
-    case_.B = x->shape[0];
-    case_.T = x->shape[1];
+    const bool single = layouts_ == WeightLayouts::kByShape && x->shape.size() == 2;
+    HEED_TRY(CheckRank(*x, single ? 2 : 3, single ? "[T, C]" : "[B, T, C]"));
+    case_.B = single ? 1 : x->shape[0];
+    case_.T = x->shape[single ? 0 : 1];
     case_.dtype = x->dtype == DType::kF64 ? DType::kF64 : DType::kF32;
     HEED_ASSIGN(case_.x, file_.Doubles("x"));
-    return x->shape[2];
+    return x->shape.back();
   }
 
   // The output projection of merged [B, T, H·D] to width C.

@@ -12,7 +12,8 @@
 namespace heed {
 
 // How torch.nn.Linear keeps a weight, [out, in]; or also GPT-2's Conv1D, [in, out], where the
-// shapes of q_proj, k_proj, v_proj and o_proj say so.
+// shapes of q_proj, k_proj, v_proj and o_proj say so. The latter is for what others saved: x may
+// then be [T, C], and o_proj may be missing.
 enum class WeightLayouts { kLinear, kByShape };
 
 // Reads

@@ -86,6 +86,11 @@ Result<AttentionSettings> ParseAttentionSettings(const SettingTexts& stated,
   });
   HEED_TRY(status);
   HEED_TRY(CheckSettings(settings, texts, where));
+  // A file that lists every setting says 0 where there is no window; nobody asks for one of 0 keys.
+  if (given.contains("window")) {
+    HEED_TRY(
+        CheckRange(where + ": window", settings.window, 1, std::numeric_limits<int64_t>::max()));
+  }
   return settings;
 }
 

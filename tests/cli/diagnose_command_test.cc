@@ -7,6 +7,7 @@
 #include "support/planted_attention.h"
 #include "support/shell.h"
 #include "verify/diagnose/catalogue.h"
+#include "verify/diagnose/fault_picture.h"
 
 namespace heed {
 namespace {
@@ -112,12 +113,30 @@ TEST_F(DiagnoseProgram, DocumentedCommandsRun) {
   EXPECT_EQ(commands, 4);
 }
 
-// HEED_WRITE_DOCS=1 in the environment writes the page anew.
-TEST(FaultPages, AttentionIsWrittenFromTheCatalogue) {
-  const DumpKind& attention = DumpKinds()[0];
-  const std::string path = HEED_SOURCE_DIR "/docs/faults/attention.md";
-  if (std::getenv("HEED_WRITE_DOCS") != nullptr) WriteText(path, FaultPage(attention));
-  EXPECT_EQ(ReadText(path), FaultPage(attention)) << "run cli_test with HEED_WRITE_DOCS=1";
+// HEED_WRITE_DOCS=1 in the environment writes the pages anew.
+TEST(FaultPages, AreWrittenFromTheCatalogue) {
+  const std::string folder = HEED_SOURCE_DIR "/docs/faults/";
+  const bool writes = std::getenv("HEED_WRITE_DOCS") != nullptr;
+  size_t pictures = 0;
+  const auto expect = [&](const std::string& name, const std::string& text) {
+    if (writes) WriteText(folder + name, text);
+    EXPECT_EQ(ReadText(folder + name), text) << name << ": run cli_test with HEED_WRITE_DOCS=1";
+  };
+  expect("README.md", FaultIndex());
+  for (const DumpKind& kind : DumpKinds()) {
+    for (const FaultKind& fault : kind.faults()) {
+      const std::string id(fault.id);
+      const std::string picture = kind.name == "attention" ? FaultPicture(id) : "";
+      // Faults that several kinds know have the page of the first.
+      if (kind.name != "attention" && !FaultPicture(id).empty()) continue;
+      expect(id + ".md", FaultPage(fault, !picture.empty()));
+      if (picture.empty()) continue;
+      ++pictures;
+      EXPECT_LT(picture.size(), 8000u) << id;
+      expect("pictures/" + id + ".svg", picture);
+    }
+  }
+  EXPECT_GT(pictures, 60u);
 }
 
 }  // namespace

@@ -20,7 +20,9 @@ std::vector<std::string> Pages() {
     // These bring files of their own and are run beside their commands' tests.
     const bool elsewhere = page == "docs/diagnose.md" || page == "docs/diagnose-live.md" ||
                            page == "docs/formats.md" || page == "docs/tokenizers.md";
-    if (entry.path().extension() == ".md" && !elsewhere) pages.push_back(page);
+    // Pages of faults have no commands.
+    const bool fault = page.starts_with("docs/faults/");
+    if (entry.path().extension() == ".md" && !elsewhere && !fault) pages.push_back(page);
   }
   std::ranges::sort(pages);
   return pages;

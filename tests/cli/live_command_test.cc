@@ -75,9 +75,13 @@ TEST_F(LiveProgramTest, ATimeOutEndsWhatWasStarted) {
 
 TEST_F(LiveProgramTest, RequestsAreRead) {
   const std::pair<const char*, const char*> cases[] = {
-      {"--timeout 0", "--timeout"}, {"--n-head 4 --n-kv-head 3", "--n-kv-head"},
-      {"--dropout 1", "--dropout"}, {"--head-dim 5 --position rope", "--head-dim"},
-      {"--kind sampler", "--kind"}, {"layer.safetensors", "--run alone"}};
+      {"--timeout 0", "--timeout"},
+      {"--n-head 4 --n-kv-head 3", "--n-kv-head"},
+      {"--dropout 1", "--dropout"},
+      {"--window 0", "window"},
+      {"--head-dim 5 --position rope", "--head-dim"},
+      {"--kind sampler", "--kind"},
+      {"layer.safetensors", "--run alone"}};
   for (const auto& [options, words] : cases) {
     const ShellResult result = Run("true", options);
     EXPECT_EQ(result.exit_code, 2) << options;

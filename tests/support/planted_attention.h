@@ -46,6 +46,9 @@ class PlantedAttention {
                    std::function<double(double)> store)
       : c_(sizes), faults_(std::move(faults)), store_(std::move(store)) {}
 
+  // o_proj is the identity.
+  bool identity_output = false;
+
   // x, weights and y, rounded by `store`, with every setting stated.
   TensorSet Dump(const std::set<std::string>& results = {"y"}) {
     x_ = Random(c_.B, 1, c_.T, c_.C, 1);
@@ -54,6 +57,9 @@ class PlantedAttention {
     for (int p = 0; p < 4; ++p) {
       weight_[p] = Random(1, 1, rows[p], columns[p], 1.3 / std::sqrt(double(columns[p])));
       bias_[p] = Random(1, 1, 1, rows[p], c_.bias ? 0.3 : 0);
+    }
+    for (int64_t i = 0; identity_output && i < c_.C * c_.C; ++i) {
+      weight_[3].values[i] = i % (c_.C + 1) == 0;
     }
     past_k_ = Random(c_.B, c_.Hkv, c_.P, c_.D, 1);
     past_v_ = Random(c_.B, c_.Hkv, c_.P, c_.D, 1);

@@ -305,6 +305,40 @@ TEST(DiagnoseAttention, RandomCorrectOnesAreNeverAccused) {
   }
 }
 
+TEST(DiagnoseAttention, ASingleSequenceNeedsNoBatch) {
+  PlantedCase sizes = Cases()[0];
+  sizes.B = 1;
+  for (const std::set<std::string>& faults : {std::set<std::string>(), {"gqa_tiled"}}) {
+    TensorSet set = PlantedAttention(sizes, faults, AsFloat).Dump();
+    for (const char* name : {"x", "y"}) {
+      std::vector<int64_t>& shape = set[name].shape;
+      shape.erase(shape.begin());
+    }
+    const Diagnosis diagnosis = Diagnose(set);
+    ASSERT_FALSE(diagnosis.explanations.empty());
+    EXPECT_EQ(std::set<std::string>(diagnosis.explanations[0].faults.begin(),
+                                    diagnosis.explanations[0].faults.end()),
+              faults);
+  }
+}
+
+// y behind the merged heads alone: an identity for o_proj makes such a file of a whole one.
+TEST(DiagnoseAttention, AMissingOutputProjectionIsAConvention) {
+  PlantedCase sizes = Cases()[0];
+  sizes.bias = false;
+  sizes.C = sizes.H * sizes.D;
+  for (const std::set<std::string>& faults : {std::set<std::string>(), {"gqa_tiled"}}) {
+    PlantedAttention planted(sizes, faults, AsFloat);
+    planted.identity_output = true;
+    TensorSet set = planted.Dump();
+    set.tensors.erase("o_proj.weight");
+    const Diagnosis diagnosis = Diagnose(set);
+    ASSERT_FALSE(diagnosis.explanations.empty());
+    EXPECT_EQ(diagnosis.explanations[0].faults.empty(), faults.empty());
+    EXPECT_EQ(diagnosis.conventions.at("o_proj"), "none");
+  }
+}
+
 // A row that is NaN in theirs leaves the right formula infinitely far, not equal in bits.
 TEST(DiagnoseAttention, ARowOfNanIsAFaultThatHasAName) {
   TensorSet set = PlantedAttention(Cases()[0], {"mask_diagonal_excluded"}, AsFloat).Dump();

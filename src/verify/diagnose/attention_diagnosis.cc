@@ -238,6 +238,9 @@ class Diagnostician {
     const TheirTensor& last = dump_.theirs.back();
     diagnosis_.seen = StructureOfError(dump_, *search_.replay().Tensor(right_, last.stage),
                                        diagnosis_.noise_floor);
+    if (!dump_.attention.qkv.parts.empty() && dump_.attention.proj.parts.empty()) {
+      diagnosis_.seen.emplace_back("the file has no o_proj: y was taken for the merged heads");
+    }
     for (const TheirTensor& tensor : dump_.theirs) {
       if (tensor.stage == last.stage) break;
       if (search_.ResidualOf(right_, tensor) > diagnosis_.noise_floor) break;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/quote.h"
@@ -94,7 +95,10 @@ class ResultReader {
   Status TakeAs(const std::string& name, Stage stage, const char* axes,
                 const std::vector<int64_t>& shape) {
     const TensorEntry& entry = *file_.Find(name);
-    if (entry.shape != shape) {
+    // A single sequence may have no axis for the batch.
+    const bool single =
+        shape[0] == 1 && std::ranges::equal(entry.shape, std::span(shape).subspan(1));
+    if (entry.shape != shape && !single) {
       return Fail(ErrorKind::kFormat, where_ + ": tensor " + Quoted(name), ShapeText(entry.shape),
                   fmt::format("{} = {}", axes, ShapeText(shape)), "as the inputs and settings say");
     }

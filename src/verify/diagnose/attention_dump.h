@@ -32,8 +32,8 @@ struct AttentionDump {
 };
 
 // Reads a case as ReadAttentionCase does (weights of either layout), y and any of q k v q_rot k_rot
-// scores pattern z merged. Without a projection y is [B, T, H·D] or [B, H, T, D]. Scores below -1e8
-// count as -inf.
+// scores pattern z merged. Without a projection y is [B, T, H·D] or [B, H, T, D]. A single sequence
+// may lack the axis B. Scores below -1e8 count as -inf.
 // Errors (kFormat, kRequest): ReadAttentionCase's; no result at all; a result of another shape; an
 // input that is not finite.
 Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::string& where,

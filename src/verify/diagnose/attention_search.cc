@@ -68,6 +68,7 @@ class Conventions {
     if (!case_.qkv.parts.empty() && !dump_.linear_stated) {
       stated.texts["layout"] = case_.qkv.parts[0].transposed ? "Conv1D" : "Linear";
     }
+    if (!case_.qkv.parts.empty() && case_.proj.parts.empty()) stated.texts["o_proj"] = "none";
     return stated;
   }
 

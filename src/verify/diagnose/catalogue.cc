@@ -58,13 +58,34 @@ Result<const DumpKind*> KindOf(const TensorFile& dump, const std::string& where,
                     Hint(stated->second, names));
 }
 
-std::string FaultPage(const DumpKind& kind) {
-  std::string page = fmt::format("# Faults of {}\n", kind.name);
-  for (const FaultKind& fault : kind.faults()) {
-    page += fmt::format(
-        "\n## {}\n\nWrong: {}.\n\nRepair: {}.\n\n```py\n{}\n```\n\n```cpp\n{}\n```\n\nHow to tell: "
-        "{}.\n",
-        fault.id, fault.what, fault.repair, fault.torch, fault.cpp, fault.test);
+std::string FaultPage(const FaultKind& fault, bool picture) {
+  std::string page = fmt::format("# {}\n\nWrong: {}.\n\n", fault.id, fault.what);
+  if (picture) {
+    page +=
+        fmt::format("![Weights of one head, and the error of y](pictures/{}.svg)\n\n", fault.id);
+  }
+  return page + fmt::format(
+                    "Repair: {}.\n\n```py\n{}\n```\n\n```cpp\n{}\n```\n\nHow to tell: {}.\n\n"
+                    "[All faults](README.md)\n",
+                    fault.repair, fault.torch, fault.cpp, fault.test);
+}
+
+std::string FaultIndex() {
+  std::string page =
+      "# Faults\n\nWritten from what `heed diagnose` knows; `--explain ID` prints the same. "
+      "Pictures "
+      "show six positions: one\nhead's weights, queries down and keys across, and the size of the "
+      "error of y, positions down and channels across; red\nis what is not a number.\n";
+  const FaultKind* listed = nullptr;
+  for (const DumpKind& kind : kKinds) {
+    const std::span<const FaultKind> faults = kind.faults();
+    // Layer norm and RMS norm share one list.
+    if (faults.data() == listed) continue;
+    listed = faults.data();
+    page += fmt::format("\n## {}\n\n", kind.name);
+    for (const FaultKind& fault : faults) {
+      page += fmt::format("- [{}]({}.md): {}\n", fault.id, fault.id, fault.what);
+    }
   }
   return page;
 }

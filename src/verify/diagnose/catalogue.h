@@ -28,8 +28,9 @@ std::span<const DumpKind> DumpKinds();
 Result<const DumpKind*> KindOf(const TensorFile& dump, const std::string& where,
                                const SettingTexts& given);
 
-// The faults of a kind as a page of Markdown.
-std::string FaultPage(const DumpKind& kind);
+// A fault as a page of Markdown, with a picture in pictures/ID.svg; and the page that lists all.
+std::string FaultPage(const FaultKind& fault, bool picture);
+std::string FaultIndex();
 
 // Error (kRequest): no such identifier, with the nearest.
 Result<const FaultKind*> FindFault(const std::string& id);
