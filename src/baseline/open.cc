@@ -42,6 +42,7 @@ Result<LanguageModel> OpenModel(const std::string& folder, const Kernels& kernel
   HEED_ASSIGN(LoadedModel loaded, LoadModel(folder, kernels));
   opened.gpt = std::move(loaded.model);
   opened.tokenizer = std::move(loaded.tokenizer);
+  opened.dtype = loaded.report.type;
   return opened;
 }
 

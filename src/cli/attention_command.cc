@@ -12,6 +12,7 @@
 #include "cli/steps_text.h"
 #include "inspect/attention_file.h"
 #include "inspect/small_attention.h"
+#include "model/load.h"
 #include "report/format.h"
 #include "tensor/shape.h"
 
@@ -90,16 +91,23 @@ Result<Verdict> RunSmallExample(Session& session, const std::vector<std::string>
   return Verdict::kDone;
 }
 
+// Whether the argument names a model, not a file of tensors.
+bool IsModel(const std::string& path) {
+  std::error_code error;
+  return FormatOf(path) != CheckpointFormat::kHuggingFace ||
+         std::filesystem::is_directory(path, error);
+}
+
 Result<Verdict> RunMaps(Session& session, const AttentionMapSettings& settings,
-                        const std::string& folder, const std::string& out) {
+                        const std::string& model, const std::string& out) {
   std::vector<std::string_view> allowed(std::begin(kMapFields), std::end(kMapFields));
   allowed.insert(allowed.end(), {"out", "json", "quiet", "threads", "seed", "overwrite"});
   const std::string other = session.options.FirstGivenBut(allowed);
   if (!other.empty()) {
-    return BadRequest(other, "given beside a model's folder", "settings of its maps",
+    return BadRequest(other, "given beside a model", "settings of its maps",
                       "the other settings are for numbers from a file");
   }
-  return ShowAttentionMaps(session, settings, folder, out);
+  return ShowAttentionMaps(session, settings, model, out);
 }
 
 std::string Document(const std::string& out, const AttentionCase& attention,
@@ -180,7 +188,7 @@ Command AttentionCommand() {
       "gradients of sum(y * dy) as grad.NAME. Settings that are not given are the file's own: its "
       "metadata, or numbers and strings of shape [] under the same names. With --q, --k and --v a "
       "small example of one head is worked aloud: products, scores, mask, softmax, output. Of a "
-      "model's folder it shows where the heads look on a --text; --layer and --head draw one map "
+      "model it shows where the heads look on a --text; --layer and --head draw one map "
       "here, --out FILE.svg, .png or .safetensors keeps all of them, and --ablate tells what the "
       "loss becomes without each head.";
   command.example =
@@ -196,21 +204,22 @@ Command AttentionCommand() {
     auto output = std::make_shared<AttentionOutput>();
     auto small = std::make_shared<SmallExample>();
     options.BindArguments(
-        "FILE|MODEL", "a .safetensors or .npz file of tensors, or a model's folder", files.get());
+        "FILE|MODEL",
+        "a .safetensors or .npz file of tensors, or a model: its folder, .gguf or .bin",
+        files.get());
     options.Bind("Output", *output);
     options.Bind("Attention", *settings);
     options.Bind("Small example", *small);
     auto maps = std::make_shared<AttentionMapSettings>();
     options.Bind("Maps of a model", *maps);
     return [files, settings, output, small, maps](Session& session) {
-      std::error_code error;
-      if (files->size() == 1 && std::filesystem::is_directory((*files)[0], error)) {
+      if (files->size() == 1 && IsModel((*files)[0])) {
         return RunMaps(session, *maps, (*files)[0], output->out);
       }
       for (const std::string_view field : kMapFields) {
         if (!session.options.Given(field)) continue;
-        return Result<Verdict>(BadRequest(
-            "--" + std::string(field), "given without a model's folder", "heed attention MODEL"));
+        return Result<Verdict>(
+            BadRequest("--" + std::string(field), "given without a model", "heed attention MODEL"));
       }
       for (const std::string_view field : kSmallFields) {
         if (session.options.Given(field)) return RunSmallExample(session, *files, *small);

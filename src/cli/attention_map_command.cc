@@ -10,7 +10,7 @@
 #include "cli/json.h"
 #include "eval/ablation.h"
 #include "inspect/attention_map.h"
-#include "model/folder.h"
+#include "model/load.h"
 #include "report/format.h"
 #include "report/heatmap.h"
 #include "text/utf8.h"
@@ -29,8 +29,8 @@ class MapRun {
   MapRun(Session& session, const AttentionMapSettings& settings)
       : session_(session), settings_(settings) {}
 
-  Result<Verdict> Run(const std::string& folder, const std::string& out) {
-    HEED_ASSIGN(LoadedModel loaded, LoadModel(folder, SimdKernels()));
+  Result<Verdict> Run(const std::string& model, const std::string& out) {
+    HEED_ASSIGN(LoadedModel loaded, LoadModel(model, SimdKernels()));
     if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
     model_ = std::move(loaded.model);
     tokenizer_ = std::move(*loaded.tokenizer);
@@ -42,6 +42,7 @@ class MapRun {
                         maps_.n_layer * maps_.n_head);
       HEED_ASSIGN(ablation_, AblateHeads(model_.get(), tokens_,
                                          [&](int64_t head) { progress.Update(head, {}); }));
+      progress.Erase();
     }
     if (!out.empty()) HEED_TRY(Write(out));
     HEED_TRY(session_.terminal.Document(Document(out)));

@@ -50,8 +50,8 @@ nlohmann::ordered_json Document(const CheckReport& report) {
           {"checks", std::move(checks)}};
 }
 
-// A line of figures for each check, then what it rules out; the first that failed says where to
-// look.
+// A line of figures for each check, then what it rules out. Of those that failed only the first is
+// explained: the others may show nothing but its traces.
 std::string Table(const CheckReport& report) {
   constexpr size_t kWidth = 100, kIndent = 9, kFigures = 51;
   std::string text = Wrap(report.scope, kWidth, 0) + "\n\n";
@@ -70,7 +70,9 @@ std::string Table(const CheckReport& report) {
       line("not applicable: " + r.note);
       continue;
     }
-    line("rules out: " + std::string(r.rules_out));
+    const bool repeats = r.verdict == CheckVerdict::kFailed && &r != failed;
+    if (repeats) line(fmt::format("may only repeat {}", failed->name));
+    if (!repeats) line("rules out: " + std::string(r.rules_out));
     if (!r.note.empty()) line("seen: " + r.note);
     if (&r == failed) line("LOOK AT: " + std::string(r.look));
   }
@@ -81,9 +83,11 @@ std::string VerdictLine(const CheckReport& report) {
   int counts[3] = {};
   for (const CheckResult& r : report.results) ++counts[static_cast<int>(r.verdict)];
   const CheckResult* failed = report.FirstFailed();
-  return fmt::format("{}: {} checks passed, {} failed, {} not applicable{}\n",
-                     failed == nullptr ? "ok" : "failed", counts[0], counts[1], counts[2],
-                     failed == nullptr ? "" : fmt::format("; begin with {}", failed->name));
+  const std::string skipped = counts[2] == 0 ? "" : fmt::format(", {} not applicable", counts[2]);
+  if (failed == nullptr) return fmt::format("ok: {} checks passed{}\n", counts[0], skipped);
+  return fmt::format("failed: {} of {} checks{}; begin with {}:\n  {}\n", counts[1],
+                     counts[0] + counts[1], skipped, failed->name,
+                     Wrap(std::string(failed->look), 100 - 2, 2));
 }
 
 Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels& kernels) {
@@ -152,7 +156,7 @@ Command CheckCommand() {
   command.takes_reference = true;
   command.declare = [](Options& options) -> CommandBody {
     auto request = std::make_shared<CheckRequest>();
-    options.BindArguments("[MODEL]", "a model's folder", &request->arguments);
+    options.BindArguments("[MODEL]", "a model: its folder, .gguf or .bin", &request->arguments);
     options.Bind("Check", request->inputs);
     options.Bind("Model", request->model);
     return [request](Session& session) { return Run(session, *request); };

@@ -230,7 +230,7 @@ Command ConvertCommand() {
   command.declare = [](Options& options) -> CommandBody {
     auto settings = std::make_shared<ConvertSettings>();
     auto paths = std::make_shared<std::vector<std::string>>();
-    options.BindArguments("IN OUT", "a model's folder, .gguf or .bin; then the same to write",
+    options.BindArguments("IN OUT", "a model (its folder, .gguf or .bin), then the same to write",
                           paths.get());
     options.Bind("Conversion", *settings);
     return

@@ -89,7 +89,8 @@ Command EvalCommand() {
   command.declare = [](Options& options) -> CommandBody {
     auto settings = std::make_shared<EvalSettings>();
     auto arguments = std::make_shared<std::vector<std::string>>();
-    options.BindArguments("MODEL TEXT...", "a model's folder, then text files", arguments.get());
+    options.BindArguments("MODEL TEXT...", "a model (its folder, .gguf or .bin), then text files",
+                          arguments.get());
     options.Bind("Evaluation", *settings);
     return [settings, arguments](Session& session) { return Run(session, *settings, *arguments); };
   };

@@ -275,7 +275,7 @@ Command GenerateCommand() {
   command.declare = [](Options& options) -> CommandBody {
     auto settings = std::make_shared<GenerateSettings>();
     auto models = std::make_shared<std::vector<std::string>>();
-    options.BindArguments("MODEL", "a model's folder", models.get());
+    options.BindArguments("MODEL", "a model: its folder, .gguf or .bin", models.get());
     options.Bind("Sampling", *settings);
     return [settings, models](Session& session) {
       return GenerateRun(session, *settings, *models).Run();

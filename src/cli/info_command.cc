@@ -25,7 +25,8 @@ std::string MachineText() {
                      SimdTarget(), fmt::join(SimdTargets(), ", "));
 }
 
-nlohmann::ordered_json ModelJson(const Gpt& model) {
+nlohmann::ordered_json ModelJson(const LanguageModel& loaded) {
+  const Gpt& model = *loaded.gpt;
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const Parameter& p : model.parameters().all()) {
     tensors.push_back({{"name", p.name},
@@ -36,13 +37,16 @@ nlohmann::ordered_json ModelJson(const Gpt& model) {
   }
   return {{"model_type", NameOf(model.config().family())},
           {"config", nlohmann::ordered_json::parse(ToJson(model.config()))},
+          {"dtype", NameOf(loaded.dtype)},
           {"parameters", model.parameters().elements()},
           {"tensors", tensors}};
 }
 
-std::string ModelText(const Gpt& model) {
+std::string ModelText(const LanguageModel& loaded) {
+  const Gpt& model = *loaded.gpt;
   const ModelConfig& c = model.config();
-  std::string text = fmt::format("model_type {}", NameOf(c.family()));
+  std::string text =
+      fmt::format("model_type {}  dtype {}", NameOf(c.family()), NameOf(loaded.dtype));
   size_t used = text.size();
   ModelConfig::Fields(c, [&](std::string_view name, const auto& value, std::string_view) {
     std::string item = fmt::format("  {} {}", name, JsonText(value));
@@ -76,8 +80,8 @@ Result<Verdict> Run(Session& session, const std::vector<std::string>& arguments)
   if (!arguments.empty()) {
     HEED_ASSIGN(const LanguageModel loaded, OpenModel(arguments[0], SimdKernels()));
     if (loaded.gpt) {
-      json.update(ModelJson(*loaded.gpt));
-      text += ModelText(*loaded.gpt);
+      json.update(ModelJson(loaded));
+      text += ModelText(loaded);
     } else {
       json["description"] = loaded.predictor->Description();
       text += loaded.predictor->Description();
@@ -107,7 +111,7 @@ Command InfoCommand() {
   command.example = "heed info\nheed info runs/first";
   command.declare = [](Options& options) -> CommandBody {
     auto arguments = std::make_shared<std::vector<std::string>>();
-    options.BindArguments("[MODEL]", "a model's folder", arguments.get());
+    options.BindArguments("[MODEL]", "a model: its folder, .gguf or .bin", arguments.get());
     return [arguments](Session& session) { return Run(session, *arguments); };
   };
   return command;

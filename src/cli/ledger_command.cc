@@ -10,6 +10,7 @@
 #include "inspect/ledger.h"
 #include "io/file.h"
 #include "model/config_json.h"
+#include "model/load.h"
 #include "report/format.h"
 #include "tensor/shape.h"
 #include "train/presets.h"
@@ -25,6 +26,7 @@ struct LedgerOptions {
   int64_t batch_size = 1;
   int64_t seq = 0;
   CacheType cache_dtype = CacheType::kF32;
+  double memory = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -32,6 +34,7 @@ struct LedgerOptions {
     visit("batch_size", self.batch_size, "sequences in a batch");
     visit("seq", self.seq, "positions of each; block_size when not given");
     visit("cache_dtype", self.cache_dtype, "numbers of the key/value cache");
+    visit("memory", self.memory, "GiB that training should fit in; this machine's if not given");
   }
 };
 
@@ -40,6 +43,29 @@ struct LedgerSpec {
   LedgerOptions options;
   ModelConfig model;
 };
+
+// Of a folder the settings are enough; files hold them among the weights.
+Result<ModelConfig> ConfigOf(const std::string& model) {
+  if (FormatOf(model) != CheckpointFormat::kHuggingFace) {
+    HEED_ASSIGN(const LoadedModel loaded, LoadModel(model, ReferenceKernels()));
+    return loaded.model->config();
+  }
+  const std::string path = (std::filesystem::path(model) / "config.json").string();
+  HEED_ASSIGN(const std::string text, ReadFile(path, kMostConfigBytes));
+  return ParseModelConfig(text, path);
+}
+
+// The memory that --memory names, or the machine's.
+Result<MachineMemory> MemoryToFit(const Session& session, double gib) {
+  MachineMemory memory = ReadMachineMemory();
+  if (!session.options.Given("memory")) return memory;
+  constexpr double kMost = 1 << 20;
+  if (!(gib > 0 && gib <= kMost)) {
+    return BadRequest("--memory", fmt::format("{}", gib), "GiB above 0, at most 1048576");
+  }
+  memory.total = static_cast<int64_t>(gib * (int64_t{1} << 30));
+  return memory;
+}
 
 // The model's settings: of a folder, of a preset, or typed; and how much of it is asked for.
 Result<LedgerRequest> MakeRequest(Session& session, LedgerSpec& spec) {
@@ -50,11 +76,9 @@ Result<LedgerRequest> MakeRequest(Session& session, LedgerSpec& spec) {
   }
   if (!spec.arguments.empty()) {
     const std::string other = given.FirstGivenBut(std::vector<std::string_view>{
-        "batch_size", "seq", "cache_dtype", "json", "quiet", "threads", "seed"});
+        "batch_size", "seq", "cache_dtype", "memory", "json", "quiet", "threads", "seed"});
     if (!other.empty()) return BadRequest(other, "given beside a model", "the model's own sizes");
-    const std::string path = (std::filesystem::path(spec.arguments[0]) / "config.json").string();
-    HEED_ASSIGN(const std::string text, ReadFile(path, kMostConfigBytes));
-    HEED_ASSIGN(spec.model, ParseModelConfig(text, path));
+    HEED_ASSIGN(spec.model, ConfigOf(spec.arguments[0]));
   } else {
     const ModelKind kind = spec.model.model;
     TrainSettings unused;
@@ -230,17 +254,21 @@ std::string MemoryText(const Ledger& ledger) {
   const auto flops = [](int64_t n) { return FormatQuantity(static_cast<double>(n)); };
   text += fmt::format("\n{} FLOPs forward, {} a training step (matrix products, causal half)\n",
                       flops(ledger.flops_forward), flops(ledger.flops_training_step));
-  text += ledger.fits ? fmt::format("training fits: {} of this machine's {} ({} free now)\n",
-                                    bytes(b.total()), bytes(ledger.machine.total),
-                                    bytes(ledger.machine.free))
-                      : fmt::format(
-                            "training does not fit: {}, and this machine has {}\n"
-                            "smallest change: {}\n",
-                            bytes(b.total()), bytes(ledger.machine.total), ledger.change);
   return text;
 }
 
-std::string LedgerText(const Ledger& ledger) {
+std::string FitText(const Ledger& ledger, bool memory_given) {
+  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
+  const std::string need = bytes(ledger.training.total()), room = bytes(ledger.machine.total);
+  const std::string place = memory_given ? room
+                                         : fmt::format("this machine's {} ({} free now)", room,
+                                                       bytes(ledger.machine.free));
+  if (ledger.fits) return fmt::format("training fits: {} of {}\n", need, place);
+  return fmt::format("training does not fit: {} of {}\nsmallest change: {}\n", need, place,
+                     ledger.change);
+}
+
+std::string LedgerText(const Ledger& ledger, bool memory_given) {
   const ModelConfig& c = ledger.config;
   return fmt::format(
              "{} layer{}, {} query head{} on {} key/value head{} of width {}, model width {}, "
@@ -249,14 +277,15 @@ std::string LedgerText(const Ledger& ledger) {
              Plural(c.n_kv_head), c.head_dim, c.n_embd, c.vocab_size, ledger.B, Plural(ledger.B),
              ledger.T, Plural(ledger.T), FormatCount(ledger.parameter_count)) +
          TensorTable(ledger) + "\n" + ParameterTable(ledger) + "\n" + CacheTable(ledger) + "\n" +
-         MemoryText(ledger);
+         MemoryText(ledger) + FitText(ledger, memory_given);
 }
 
 Result<Verdict> RunLedger(Session& session, LedgerSpec& spec) {
   HEED_ASSIGN(const LedgerRequest request, MakeRequest(session, spec));
-  HEED_ASSIGN(const Ledger ledger, MakeLedger(request, ReadMachineMemory()));
+  HEED_ASSIGN(const MachineMemory memory, MemoryToFit(session, spec.options.memory));
+  HEED_ASSIGN(const Ledger ledger, MakeLedger(request, memory));
   HEED_TRY(session.terminal.Document(LedgerJson(ledger).dump(2)));
-  HEED_TRY(session.terminal.Say(LedgerText(ledger)));
+  HEED_TRY(session.terminal.Say(LedgerText(ledger, session.options.Given("memory"))));
   return Verdict::kDone;
 }
 
@@ -271,16 +300,18 @@ Command LedgerCommand() {
       "folder, a preset or typed sizes (one layer and a vocabulary of 65 when not given), without "
       "computing anything: what a forward pass holds and which tensors are views, what the "
       "key/value cache takes with as many heads as queries, fewer, or one, what training keeps, "
-      "and whether that fits in this machine.";
+      "and whether that fits in this machine or in --memory, and else the smallest change that "
+      "makes it fit.";
   command.example =
       "heed ledger --n-embd 8 --n-head 4 --n-kv-head 2 --batch-size 2 --seq 3\n"
       "heed ledger --preset gpt-mini --position rope --seq 256\n"
-      "heed ledger runs/first --batch-size 16";
+      "heed ledger runs/first --batch-size 16\n"
+      "heed ledger --preset gpt2 --batch-size 8 --memory 4";
   command.declare = [](Options& options) -> CommandBody {
     auto spec = std::make_shared<LedgerSpec>();
     spec->model.n_layer = 1;
     spec->model.vocab_size = 65;
-    options.BindArguments("[MODEL]", "a model's folder", &spec->arguments);
+    options.BindArguments("[MODEL]", "a model: its folder, .gguf or .bin", &spec->arguments);
     options.Bind("Ledger", spec->options);
     options.Bind("Model", spec->model);
     return [spec](Session& session) { return RunLedger(session, *spec); };

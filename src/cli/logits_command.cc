@@ -268,7 +268,7 @@ Command LogitsCommand() {
     auto settings = std::make_shared<LogitsSettings>();
     auto optimizer = std::make_shared<TrainSettings>();
     auto models = std::make_shared<std::vector<std::string>>();
-    options.BindArguments("MODEL", "a model's folder", models.get());
+    options.BindArguments("MODEL", "a model: its folder, .gguf or .bin", models.get());
     options.Bind("Logits", *settings);
     options.Bind("Updates", *optimizer, kOptimizerFields);
     return [settings, optimizer, models](Session& session) {

@@ -1,11 +1,10 @@
-#include <sys/stat.h>
-
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <memory>
 
 #include "cli/command.h"
+#include "io/file.h"
 #include "io/metrics.h"
 #include "report/plot.h"
 
@@ -47,17 +46,6 @@ Status CheckNames(const std::vector<PictureFile>& outputs) {
   for (const PictureFile& output : outputs) {
     if (!output.path.ends_with(".svg") && !output.path.ends_with(".png")) {
       return BadRequest("--out", output.path, "a name that ends in .svg or .png");
-    }
-  }
-  return {};
-}
-
-Status CheckNew(const std::vector<PictureFile>& outputs, bool overwrite) {
-  for (const PictureFile& output : outputs) {
-    struct stat info;
-    if (!overwrite && lstat(output.path.c_str(), &info) == 0) {
-      return BadRequest(output.path, "a file that exists", "a new name",
-                        "give --overwrite to replace it");
     }
   }
   return {};
@@ -134,7 +122,9 @@ Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
     request.metric = metric;
     HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
   }
-  HEED_TRY(CheckNew(outputs, session.globals.overwrite));
+  for (const PictureFile& output : outputs) {
+    HEED_TRY(CheckNothingAt(output.path, session.globals.overwrite));
+  }
   for (const PictureFile& output : outputs) {
     request.metric = output.metric;
     HEED_TRY(WritePicture(MakePicture(runs, request), output.path, session.globals.overwrite));

@@ -35,17 +35,6 @@ struct ReportSettings {
 
 constexpr const char* kEndings[] = {".html", ".md", ".csv"};
 
-// Before any work, whether there is something in its way.
-Status CheckFree(fs::path page) {
-  for (const char* ending : kEndings) {
-    std::error_code error;
-    if (!fs::exists(page.replace_extension(ending), error)) continue;
-    return BadRequest(page.string(), "a file that exists", "a new name",
-                      "give --overwrite to replace it");
-  }
-  return {};
-}
-
 Result<Verdict> Run(Session& session, const ReportSettings& settings,
                     const std::vector<std::string>& folders) {
   if (folders.empty()) return BadRequest("RUN...", "no folder", "the folder of a run");
@@ -59,7 +48,9 @@ Result<Verdict> Run(Session& session, const ReportSettings& settings,
   if (page.extension() != ".html") {
     return BadRequest("--out", settings.out, "a name that ends in .html");
   }
-  if (!session.globals.overwrite) HEED_TRY(CheckFree(page));
+  for (const char* ending : kEndings) {
+    HEED_TRY(CheckNothingAt(page.replace_extension(ending).string(), session.globals.overwrite));
+  }
   ReportRequest request{settings.prompt,     settings.temperature,
                         settings.max_tokens, settings.text,
                         settings.ablate,     static_cast<uint64_t>(session.globals.seed)};

@@ -230,6 +230,11 @@ class TrainRun {
     }
     ApplyKind(kind, &spec_.model);
     HEED_TRY(session_.options.Apply());
+    // A curve of few points says little: short runs are evaluated more often.
+    if (!session_.options.Given("eval_interval")) {
+      const int64_t quarter = std::max<int64_t>(1, spec_.train.max_iters / 4);
+      spec_.train.eval_interval = std::min(spec_.train.eval_interval, quarter);
+    }
     inputs.data = data;
     return spec_.train.Resolve();
   }

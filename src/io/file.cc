@@ -81,6 +81,12 @@ int RenameIfAbsent(const char* from, const char* to) {
 
 }  // namespace
 
+Status CheckNothingAt(const std::string& path, bool overwrite) {
+  struct stat info;
+  if (overwrite || lstat(path.c_str(), &info) != 0) return {};
+  return Exists(path);
+}
+
 Result<std::string> ReadFile(const std::string& path, size_t cap) {
   HEED_ASSIGN(const MappedFile file, MappedFile::Open(path));
   if (file.text().size() > cap) {

@@ -14,6 +14,10 @@ namespace heed {
 // The whole of a regular file of at most `cap` bytes. Errors: as MappedFile::Open; too large.
 Result<std::string> ReadFile(const std::string& path, size_t cap);
 
+// Error (kIo): something lies at `path` and `overwrite` is false. For work that should be refused
+// before it begins; AtomicFile refuses again.
+Status CheckNothingAt(const std::string& path, bool overwrite);
+
 // A file under construction. Bytes go to a hidden file ".NAME.PID-N.heed-tmp" beside `path`, which
 // takes its final name in Commit() and is removed when that is never reached. A killed run leaves
 // at most the hidden file.

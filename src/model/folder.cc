@@ -240,9 +240,7 @@ Status WriteIndex(const std::string& folder, const std::vector<Shard>& shards, b
 Status WriteShards(const std::string& folder, const std::vector<Shard>& shards, bool overwrite) {
   const bool single = shards.size() == 1;
   const std::string other = Inside(folder, single ? kIndex : kSingle);
-  if (Exists(other) && !overwrite) {
-    return Fail(ErrorKind::kIo, other, "a model's file that exists", "", "use --overwrite");
-  }
+  HEED_TRY(CheckNothingAt(other, overwrite));
   for (const Shard& shard : shards) {
     HEED_TRY(WriteSafetensors(Inside(folder, shard.name.c_str()), shard.tensors, {{"format", "pt"}},
                               overwrite));

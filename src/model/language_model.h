@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "model/gpt.h"
+#include "tensor/blocks.h"
 #include "text/tokenizer.h"
 
 namespace heed {
@@ -33,6 +34,7 @@ struct LanguageModel {
   std::unique_ptr<Predictor> predictor;
   // As LoadedModel's.
   Result<std::unique_ptr<Tokenizer>> tokenizer;
+  BlockType dtype = BlockType::kF32;  // of a GPT's matrices as its files keep them
 };
 
 }  // namespace heed

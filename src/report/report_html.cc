@@ -13,7 +13,7 @@ constexpr const char* kStyle = R"(
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c2733; --soft: #5b6875; --line: #dde3e9;
   --card: #f6f8fa; --c0: #1f6fb4; --c1: #d9622b; --c2: #23876a; --c3: #a3459c; --c4: #8a6d1d;
   --c5: #5c6b73; }
-@media (prefers-color-scheme: dark) { :root { --paper: #12181f; --ink: #e4eaf0; --soft: #9aa7b4;
+@media screen and (prefers-color-scheme: dark) { :root { --paper: #12181f; --ink: #e4eaf0; --soft: #9aa7b4;
   --line: #2b3642; --card: #1a222b; --c0: #6cb2ee; --c1: #f2935c; --c2: #5cc7a3; --c3: #d68fd0;
   --c4: #d9b85c; --c5: #a5b2ba; } }
 * { box-sizing: border-box; }
@@ -48,7 +48,7 @@ table { border-collapse: collapse; font-size: .85rem; }
 th, td { padding: .25rem .7rem; text-align: left; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-tbody th { font-weight: 500; }
+tbody th { font-weight: 500; min-width: 8rem; }
 td { min-width: 4.5rem; overflow-wrap: break-word; }
 .numbers td, .numbers thead th:not(:first-child) { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
@@ -62,8 +62,11 @@ td { min-width: 4.5rem; overflow-wrap: break-word; }
 .s0 { stroke: var(--c0); } .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); }
 .s3 { stroke: var(--c3); } .s4 { stroke: var(--c4); } .s5 { stroke: var(--c5); }
 @media print { :root { color-scheme: light; } body { font-size: 11pt; }
-  main { max-width: none; padding: 0; } .scroll { overflow: visible; } h2, h3 { break-after: avoid; }
-  table { font-size: 8pt; } th, td { padding: .1rem .35rem; } }
+  main { max-width: none; padding: 0; } .scroll { overflow: visible; }
+  p { max-width: none; break-inside: avoid; }
+  .pair { grid-template-columns: 1fr 1fr; } .chart, tr { break-inside: avoid; }
+  h2, h3, h2 + p, h3 + p { break-after: avoid; } * { print-color-adjust: exact; }
+  table { font-size: 8pt; } th, td { padding: .1rem .35rem; } tbody th { min-width: 0; } }
 )";
 
 std::string Charts(std::span<const ReportedRun> runs) {

@@ -188,6 +188,7 @@ double SqrtThetaAngle(const PairAngle& a) {
 }
 double NextPositionAngle(const PairAngle& a) { return (a.first + a.p + 1) * a.frequency; }
 double SameAngle(const PairAngle& a) { return a.frequency; }
+double OwnAngle(const PairAngle& a) { return (a.first + a.p) * a.frequency; }
 
 int64_t RopePosition(const RopeArgs<>& a, int64_t row) {
   return (a.offsets != nullptr ? a.offsets[row / a.T_] : a.offset) + row % a.T_;
@@ -287,6 +288,42 @@ void PlantRestart(Kernels* kernels) {
     EmbeddingArgs<> changed = args;
     changed.offsets = nullptr;
     reference::EmbeddingForward(changed);
+  };
+}
+
+// ---- The cache
+
+// Written as [Hkv, position, D], read as [position, Hkv, D].
+void CacheReadByPosition(const AttentionArgs<>& args) {
+  AttentionArgs<> changed = args;
+  if (args.lengths != nullptr) {
+    changed.kv_row = args.Hkv * args.D;
+    changed.kv_head = args.D;
+  }
+  reference::AttentionForward(changed);
+}
+
+// Layers of this pass whose attention is done: a rotation cannot tell its own layer.
+thread_local int64_t layers_done = 0;
+
+// The first layer advances the length that the others read. A rotation may then be beyond the
+// table at hand.
+void PlantUpperLayersAhead(Kernels* kernels) {
+  kernels->embedding_forward = [](const EmbeddingArgs<>& args) {
+    layers_done = 0;
+    reference::EmbeddingForward(args);
+  };
+  kernels->attention_forward = [](const AttentionArgs<>& args) {
+    ++layers_done;
+    reference::AttentionForward(args);
+  };
+  kernels->rope = [](const RopeArgs<>& args) {
+    if (args.offsets == nullptr || layers_done == 0) return reference::Rope(args);
+    std::vector<int32_t> advanced(args.offsets, args.offsets + args.B);
+    for (int32_t& length : advanced) length += static_cast<int32_t>(args.T_);
+    RopeArgs<> changed = args;
+    changed.offsets = advanced.data();
+    RopeWithAngles<OwnAngle>(changed);
   };
 }
 
@@ -403,6 +440,10 @@ constexpr PlantedFault kFaults[] = {
     {"rope_pairing", "the other pairing of channels", PlantOtherPairing},
     {"rope_gradient_sign", "backward turns forward", PlantForwardTurnInBackward},
     {"position_restart", "behind a cache, positions count from 0 again", PlantRestart},
+    {"position_upper_layers", "behind a cache, layers above the first are one chunk too far",
+     PlantUpperLayersAhead},
+    {"cache_head_stride", "written as [head, position, D], read as [position, head, D]",
+     [](Kernels* kernels) { kernels->attention_forward = CacheReadByPosition; }},
     {"norm_over_sequence", "one mean and variance for all positions",
      [](Kernels* kernels) { kernels->norm_forward = NormOverRows; }},
     {"norm_eps_outside_sqrt", "1 / (sqrt(var) + eps)",

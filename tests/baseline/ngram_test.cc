@@ -36,7 +36,7 @@ enum : int32_t { kStart, kI, kAm, kSam, kEnd, kHere, kWords };
 const std::vector<std::vector<int32_t>> kSentences = {{kStart, kI, kAm, kSam, kEnd},
                                                       {kStart, kI, kAm, kHere, kEnd}};
 
-TEST(LessonRow2, BigramsByCounting) {
+TEST(LessonRow02, BigramsByCounting) {
   const Ngram model = Counted({2, Smoothing::kNone}, kWords, kSentences);
   EXPECT_EQ(P(model, {kI}, kAm), 1);
   EXPECT_EQ(P(model, {kAm}, kSam), 0.5);
@@ -48,7 +48,7 @@ TEST(LessonRow2, BigramsByCounting) {
   EXPECT_FALSE(model.ContextSeen(std::vector<int32_t>{kEnd}));
 }
 
-TEST(LessonRow2, NoTemperatureBringsAnUnseenPairBack) {
+TEST(LessonRow02, NoTemperatureBringsAnUnseenPairBack) {
   const Ngram model = Counted({2, Smoothing::kNone}, kWords, kSentences);
   std::vector<float> log_p(kWords);
   model.LogProbabilities(std::vector<int32_t>{kAm}, log_p);

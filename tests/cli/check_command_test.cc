@@ -34,17 +34,17 @@ TEST(CheckCommand, AFaultEndsInOneAndOnlyTheFirstIsExplained) {
   const ShellResult text = Shell(folder.path(), line);
   EXPECT_EQ(text.exit_code, 1) << text.err;
   std::istringstream lines(text.out);
-  std::string row, last;
+  std::string row, verdict;
   int explained = 0, failed = 0;
   while (std::getline(lines, row)) {
     EXPECT_LE(row.size(), 100) << row;
     explained += row.find("LOOK AT: ") != std::string::npos;
-    last = row;
+    if (row.starts_with("failed: ")) verdict = row;
     failed += row.starts_with("failed  ");
   }
   EXPECT_EQ(explained, 1);
   EXPECT_GT(failed, 1);
-  EXPECT_TRUE(last.starts_with("failed: ")) << last;
+  EXPECT_TRUE(verdict.ends_with("; begin with pattern:")) << verdict;
   const nlohmann::json json = nlohmann::json::parse(Shell(folder.path(), line + " --json").out);
   EXPECT_EQ(json["verdict"], "failed");
 }

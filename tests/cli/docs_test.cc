@@ -26,6 +26,25 @@ std::vector<std::string> Pages() {
   return pages;
 }
 
+// Lesson rows 1 to 30 have a page each, and tests that bear the row's name.
+TEST(LessonPages, EveryRowHasAPageThatNamesItsTests) {
+  std::string tests;
+  for (const auto& entry : fs::recursive_directory_iterator(HEED_SOURCE_DIR "/tests")) {
+    if (entry.path().extension() == ".cc") tests += ReadText(entry.path());
+  }
+  int row = 0;
+  for (const std::string& page : Pages()) {
+    if (!page.starts_with("docs/lessons/")) continue;
+    const std::string number = (++row < 10 ? "0" : "") + std::to_string(row);
+    EXPECT_TRUE(page.starts_with("docs/lessons/" + number + "-")) << page;
+    const std::string suite = "LessonRow" + number;
+    EXPECT_NE(ReadText(HEED_SOURCE_DIR "/" + page).find("`" + suite + "."), std::string::npos)
+        << page;
+    EXPECT_NE(tests.find("(" + suite + ", "), std::string::npos) << suite;
+  }
+  EXPECT_EQ(row, 30);
+}
+
 class Docs : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

@@ -72,7 +72,7 @@ TEST(SmallExample, WrongMatricesEndInTwoAndOneLine) {
 
 TEST(LessonProgram, ListsAndWalks) {
   const json list = Document("lesson");
-  EXPECT_EQ(list["lessons"].size(), 16u);
+  EXPECT_EQ(list["lessons"].size(), 17u);
   ExpectNarrow("lesson");
   for (const json& lesson : list["lessons"]) {
     ExpectNarrow("lesson " + lesson["name"].get<std::string>());

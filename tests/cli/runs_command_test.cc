@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -75,6 +76,45 @@ TEST_F(Runs, EveryKindOfModelIsEvaluatedAndWrites) {
   EXPECT_LT(Json("eval ngram text.txt")["loss"], 0.4);
   EXPECT_EQ(Json("eval ngram text.txt")["stride"], 1);
   EXPECT_EQ(Run("plot gpt averaged ngram --x tokens --out all.svg").exit_code, 0);
+}
+
+using LessonRow16 = Runs;
+using LessonRow26 = Runs;
+
+// Perplexity is exp of the mean loss; every prompt is continued at every temperature.
+TEST_F(LessonRow16, CurvesAndASheetOfPromptsAndTemperatures) {
+  std::istringstream rows(ReadText(*folder_ / "gpt/metrics.jsonl"));
+  int read = 0;
+  for (std::string line; std::getline(rows, line); ++read) {
+    const json row = json::parse(line);
+    EXPECT_NEAR(row["perplexity"], std::exp(row["train_loss"].get<double>()), 1e-9);
+  }
+  EXPECT_EQ(read, 7);
+  const json eval = Json("eval gpt text.txt");
+  EXPECT_NEAR(eval["perplexity"], std::exp(eval["loss"].get<double>()), 1e-9);
+  const json sheet = Json(
+      "generate gpt --prompt the --prompt fox --prompt a --prompt n --temperature 0 --temperature "
+      "1 --num-samples 2 --max-tokens 20");
+  ASSERT_EQ(sheet["samples"].size(), 4u * 2 * 2);
+  for (const json& sample : sheet["samples"]) {
+    EXPECT_TRUE(sample.contains("repetition")) << sample;
+    EXPECT_TRUE(sample.contains("entropy")) << sample;
+  }
+}
+
+// Four claims with four kinds of evidence, and a text that was held out.
+TEST_F(LessonRow26, ShapesLossTextAndMemoryAreMeasuredApart) {
+  const json ledger = Json("ledger gqa --batch-size 4");
+  EXPECT_EQ(ledger["tensors"][0]["shape"], json::parse("[4, 16, 16]"));
+  EXPECT_GT(ledger["bytes_training"], 4 * ledger["parameters"].get<int64_t>() * 4);
+  const std::string metrics = ReadText(*folder_ / "gqa/metrics.jsonl");
+  const json last = json::parse(metrics.substr(metrics.rfind('{')));
+  EXPECT_GT(last["train_loss"], 0);
+  // The end of the text, which no batch came from.
+  EXPECT_GT(last["val_loss"], 0);
+  EXPECT_NE(last["val_loss"], last["train_loss"]);
+  EXPECT_EQ(Json("generate gqa --prompt the --max-tokens 5")["samples"][0]["tokens"].size(), 5u);
+  EXPECT_EQ(Run("check gqa").exit_code, 0);
 }
 
 TEST_F(Runs, WhatIsNotForABaselineIsRefused) {

@@ -190,7 +190,7 @@ TEST(SplitTokens, EachSplitNeedsBlockSizePlusOne) {
   }
 }
 
-TEST(TinyShakespeare, Facts) {
+TEST(LessonRow01, TinyShakespeare) {
   const char* folder = std::getenv("HEED_DATA");
   if (folder == nullptr) GTEST_SKIP() << "HEED_DATA names no folder with tinyshakespeare.txt";
   const std::vector<std::string> paths = {std::string(folder) + "/tinyshakespeare.txt"};

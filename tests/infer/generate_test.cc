@@ -310,7 +310,7 @@ TEST_F(Text, LogitsThatAreNotFiniteAreAnError) {
 
 // ---- What a cache keeps: 2 · layers · key/value heads · head width · positions · rows · 4 bytes
 
-TEST(KvCacheBytes, AreTheFormulasOfTheCourse) {
+TEST(LessonRow27, TheCacheHoldsTheFormulasBytes) {
   ModelConfig config;
   config.n_layer = 6;
   config.n_head = 6;

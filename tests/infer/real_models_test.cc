@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "eval/perplexity.h"
+#include "infer/cache.h"
 #include "infer/generate.h"
 #include "io/safetensors.h"
 #include "kernels/reference/attention.h"
@@ -17,6 +18,7 @@
 #include "support/compare.h"
 #include "support/mixes.h"
 #include "support/shell.h"
+#include "verify/planted.h"
 #include "verify/probe.h"
 
 namespace heed {
@@ -192,6 +194,55 @@ TEST_F(FaultyReader, HasItsKnownLoss) {
     });
   };
   EXPECT_NEAR(LossWith(same_, tiled), 5.553, kTableBound) << "heads tiled";
+}
+
+// A story read token by token through a cache: logits [T, V].
+std::vector<float> ThroughACache(const Gpt& model, const std::vector<int32_t>& tokens) {
+  const auto T = static_cast<int64_t>(tokens.size());
+  const int64_t V = model.config().vocab_size;
+  auto cache = *KvCache::Create(model.config(), 1, T);
+  const auto activations = *Activations::Create(model, 1, 1, /*training=*/false);
+  std::vector<float> logits(T * V);
+  for (int64_t t = 0; t < T; ++t) {
+    Pass pass = model.NewPass(1, 1);
+    const std::vector<KeyValueCache> layers = cache->Extend(0, 1, 1, &pass.offsets);
+    const float* x = model.Forward(pass, &tokens[t], activations.get(), layers);
+    model.Logits(pass, x, 1, activations.get(), &logits[t * V]);
+  }
+  return logits;
+}
+
+double MeanLoss(const std::vector<float>& logits, const std::vector<int32_t>& tokens) {
+  const size_t V = logits.size() / tokens.size();
+  double sum = 0;
+  for (size_t t = 0; t + 1 < tokens.size(); ++t) {
+    double total = 0;
+    for (size_t i = 0; i < V; ++i) total += std::exp(double(logits[t * V + i]));
+    sum += std::log(total) - logits[t * V + tokens[t + 1]];
+  }
+  return sum / static_cast<double>(tokens.size() - 1);
+}
+
+using LessonRow24 = RealModels;
+
+// Computed in float64 by an independent implementation: positions that restart at 0 in cached
+// decoding move logits by up to 20.4 and the loss from 1.316 to 4.957.
+TEST_F(LessonRow24, PositionsBehindACacheGoOn) {
+  const std::string path = data_ + "stories260K.bin", vocabulary = data_ + "tok512.bin";
+  const LoadedModel right = Load(path, vocabulary);
+  const LoadedModel restarting =
+      *LoadModel(path, *PlantedKernels("position_restart", SimdKernels()), vocabulary);
+  std::vector<int32_t> tokens = *(*right.tokenizer)->Encode(Stories().front());
+  tokens.insert(tokens.begin(), *(*right.tokenizer)->bos());
+  const std::vector<float> whole = FullLogits(*right.model, tokens, 1);
+  EXPECT_TRUE(SameBits(ThroughACache(*right.model, tokens), whole));
+  EXPECT_NEAR(MeanLoss(whole, tokens), 1.3160, 5e-5);
+  const std::vector<float> wrong = ThroughACache(*restarting.model, tokens);
+  EXPECT_NEAR(MeanLoss(wrong, tokens), 4.957, 6e-4);
+  double worst = 0;
+  for (size_t i = 0; i < whole.size(); ++i)
+    worst = std::max(worst, double(std::abs(wrong[i] - whole[i])));
+  EXPECT_NEAR(worst, 20.4, 0.05);
 }
 
 // A file of {"name": {"shape", "data" in base64}}.

@@ -33,7 +33,7 @@ TEST(Sampler, GoldenDistributions) {
 }
 
 // The course's own numbers for logits 2, 1, 0.
-TEST(Sampler, TemperatureSharpensAndFlattens) {
+TEST(LessonRow04, TemperatureSharpensAndFlattens) {
   const std::vector<float> logits = {2, 1, 0};
   const auto expect = [&](double temperature, std::vector<double> want) {
     const auto got = SamplingProbabilities(Plain(temperature), logits, {});
@@ -44,7 +44,7 @@ TEST(Sampler, TemperatureSharpensAndFlattens) {
   expect(2, {0.5065, 0.3072, 0.1863});
 }
 
-TEST(Sampler, ZeroTemperatureIsTheFirstOfTheLargest) {
+TEST(LessonRow04, ZeroTemperatureIsTheFirstOfTheLargest) {
   const std::vector<float> logits = {1, 3, 3, -2};
   EXPECT_EQ(SamplingProbabilities(Plain(0), logits, {}), (std::vector<double>{0, 1, 0, 0}));
   // Very small temperatures approach it without overflow.

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <cstring>
+#include <tuple>
 
 #include "model/flops.h"
 
@@ -47,7 +48,7 @@ void ExpectTensor(const Ledger& ledger, const std::string& name, const std::stri
   EXPECT_EQ(tensor.bytes, 4 * elements) << name;
 }
 
-TEST(Ledger, ShapesOfFourQueryHeadsOnTwo) {
+TEST(LessonRow21, ShapesOfFourQueryHeadsOnTwo) {
   const Ledger ledger = Make(Config(8, 4, 2, 3), 2, 3);
   ExpectTensor(ledger, "embedded", "B T C", {2, 3, 8}, 48);
   ExpectTensor(ledger, "h.0.attn.q", "B H T D", {2, 4, 3, 2}, 48);
@@ -61,7 +62,7 @@ TEST(Ledger, ShapesOfFourQueryHeadsOnTwo) {
   EXPECT_EQ(ledger.measured_cache_bytes, 48 * 4);
 }
 
-TEST(Ledger, ShapesOfThreeQueryHeadsOnOne) {
+TEST(LessonRow21, ShapesOfThreeQueryHeadsOnOne) {
   const Ledger ledger = Make(Config(12, 3, 1, 5), 1, 5);
   ExpectTensor(ledger, "h.0.attn.q", "B H T D", {1, 3, 5, 4}, 60);
   ExpectTensor(ledger, "h.0.attn.k", "B Hkv T D", {1, 1, 5, 4}, 20);
@@ -71,7 +72,67 @@ TEST(Ledger, ShapesOfThreeQueryHeadsOnOne) {
   EXPECT_EQ(ledger.cache_elements, 40);
 }
 
-TEST(Ledger, CacheBytesOfTheHomeworkModel) {
+Parameter FindParameter(const Ledger& ledger, const std::string& name) {
+  for (const Parameter& p : ledger.parameters) {
+    if (p.name == name) return p;
+  }
+  ADD_FAILURE() << "no parameter " << name;
+  return {};
+}
+
+TEST(LessonRow14, ParametersOfPresets) {
+  // minGPT's own count leaves out the untied head.
+  EXPECT_EQ(Make(FindPreset("gpt-nano")->model, 1, 8).parameter_count, 2546400 + 50257 * 48);
+}
+
+TEST(LessonRow15, FemtoAndPico) {
+  const std::tuple<const char*, int64_t, int64_t, int64_t> rows[] = {{"femto", 1, 594, 464},
+                                                                     {"pico", 3, 3090, 2700}};
+  for (const auto& [name, n_head, untied, tied] : rows) {
+    ModelConfig config = FindPreset(name)->model;
+    config.vocab_size = 65;
+    config.block_size = 128;
+    const Ledger ledger = Make(config, 1, 7);
+    EXPECT_EQ(ledger.parameter_count, untied) << name;
+    ExpectTensor(ledger, "h.0.attn.scores", "B H T S", {1, n_head, 7, 7}, n_head * 49);
+    ExpectTensor(ledger, "h.0.attn.pattern", "B H T S", {1, n_head, 7, 7}, n_head * 49);
+    ExpectTensor(ledger, "h.0.attn.q", "B H T D", {1, n_head, 7, 2}, n_head * 14);
+    config.tied = true;
+    EXPECT_EQ(Make(config, 1, 7).parameter_count, tied) << name;
+  }
+}
+
+TEST(LessonRow17, WeightsOfKeysAndValuesShrinkWithTheirHeads) {
+  // q, k and v side by side: 12 columns of queries, 2 x n_kv_head x 2 of keys and values.
+  for (const int64_t n_kv_head : {6, 3, 2, 1}) {
+    const Ledger ledger = Make(Config(12, 6, n_kv_head, 5), 1, 5);
+    EXPECT_EQ(FindParameter(ledger, "h.0.attn.c_attn.weight").shape,
+              (std::vector<int64_t>{12, 12 + 4 * n_kv_head}));
+    EXPECT_EQ(FindParameter(ledger, "h.0.attn.c_proj.weight").shape,
+              (std::vector<int64_t>{12, 12}));
+  }
+}
+
+TEST(LessonRow18, RotaryPositionsHaveNoParameters) {
+  ModelConfig config = Config(12, 6, 6, 5);
+  const int64_t learned = Make(config, 1, 5).parameter_count;
+  config.position = Position::kRope;
+  const Ledger rope = Make(config, 1, 5);
+  EXPECT_EQ(rope.parameter_count, learned - 5 * 12);
+  for (const Parameter& p : rope.parameters) EXPECT_EQ(p.name.find("wpe"), std::string::npos);
+}
+
+TEST(LessonRow20, BothRotationsHaveTheHeadsWidth) {
+  ModelConfig config = Config(12, 6, 2, 5);
+  config.position = Position::kRope;
+  const Ledger ledger = Make(config, 3, 5);
+  EXPECT_EQ(ledger.config.head_dim, 2);
+  EXPECT_EQ(ledger.config.rotary_dim, 2);
+  ExpectTensor(ledger, "h.0.attn.q", "B H T D", {3, 6, 5, 2}, 180);
+  ExpectTensor(ledger, "h.0.attn.k", "B Hkv T D", {3, 2, 5, 2}, 60);
+}
+
+TEST(LessonRow27, CacheBytesOfTheHomeworkModel) {
   ModelConfig config = FindPreset("gpt-mini")->model;
   const Ledger ledger = Make(config, 1, 256);
   ASSERT_EQ(ledger.groupings.size(), 4u);
@@ -90,16 +151,6 @@ TEST(Ledger, CacheBytesOfTheHomeworkModel) {
   EXPECT_EQ(small.groupings.front().cache_bytes, 1310720);
   const auto half = MakeLedger({stories, 1, 512, CacheType::kBF16}, kMachine);
   EXPECT_EQ(half->cache_bytes, 655360 / 2);
-}
-
-TEST(Ledger, ParameterCountsOfPresets) {
-  // minGPT's own count leaves out the untied head.
-  const Ledger small = Make(FindPreset("gpt-nano")->model, 1, 8);
-  EXPECT_EQ(small.parameter_count, 2546400 + 50257 * 48);
-  ModelConfig femto = FindPreset("femto")->model;
-  femto.vocab_size = 65;
-  femto.block_size = 128;
-  EXPECT_EQ(Make(femto, 1, 8).parameter_count, 594);
 }
 
 TEST(Ledger, FlopsByHand) {

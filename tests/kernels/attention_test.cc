@@ -174,7 +174,7 @@ TEST(AttentionReference, GradientsAreTheDerivatives) {
   }
 }
 
-TEST(AttentionReference, TwoPositionsByHand) {
+TEST(LessonRow09, TwoPositionsByHand) {
   for (const bool window : {false, true}) {
     const std::vector<double> q = {1, 2}, k = {1, 3}, v = {10, 20};
     std::vector<double> z(2), lse(2), scores(4), pattern(4);
@@ -199,7 +199,7 @@ TEST(AttentionReference, TwoPositionsByHand) {
   }
 }
 
-TEST(Attention, ThreePositionsByHand) {
+TEST(LessonRow10, ThreePositionsByHand) {
   const std::vector<float> q = {1, 0, 0, 1, 1, 1}, k = {1, 0, 1, 1, 0, 1}, v = {2, 0, 0, 3, 1, 1};
   const float z_want[] = {2, 0, .660f, 2.009f, .745f, 1.759f};
   const float pattern_want[] = {1, 0, 0, .330f, .670f, 0, .248f, .503f, .248f};
@@ -377,7 +377,7 @@ TEST(Attention, NothingIsTouchedBetweenTheRows) {
 
 // ---- Bits
 
-TEST(Attention, LaterPositionsChangeNoBit) {
+TEST(LessonRow22, LaterPositionsChangeNoBit) {
   ForEachTarget([] {
     EXPECT_TRUE(rc::check([] {
       Case c = RandomCase(true);
@@ -404,7 +404,7 @@ TEST(Attention, LaterPositionsChangeNoBit) {
   });
 }
 
-TEST(Attention, KeysBeforeTheWindowChangeNoBit) {
+TEST(LessonRow30, KeysBeforeTheWindowChangeNoBit) {
   ForEachTarget([] {
     for (const int64_t D : {2, 33}) {
       const Case c{1, 200, 200, 2, 1, D, 70};
@@ -558,7 +558,7 @@ TEST(Attention, ManySmallHeadsHaveTheBitsOfEachSequenceAlone) {
   });
 }
 
-TEST(Attention, GroupedHeadsAreTheBitsOfRepeatedHeads) {
+TEST(LessonRow17, GroupedHeadsAreTheBitsOfRepeatedHeads) {
   ForEachTarget([] {
     for (const int64_t D : {3, 40}) {
       const Case c{2, 100, 100, 6, 2, D, 0, 0.2, Layout::kCache};
@@ -678,7 +678,7 @@ struct CachedHead {
   }
 };
 
-TEST(Attention, TheTokenAfterTwoCachedOnesIsAtPositionTwo) {
+TEST(LessonRow24, TheTokenAfterTwoCachedOnesIsAtPositionTwo) {
   ForEachTarget([] {
     const std::vector<float> whole = CachedHead().Run(0, 7, 0);
     for (const std::vector<int64_t>& chunks :

@@ -82,14 +82,14 @@ TEST(Rope, TurnsEachPairLikeAComplexNumber) {
   }
 }
 
-TEST(Rope, OneVectorByHand) {
+TEST(LessonRow18, OneVectorByHand) {
   // Positions counted from 1: the first one turns [1, 0.8] by one radian.
   const auto turned = Turned({1.0, 0.8}, Table(2, 1), {1, 1, 1, 2, 1, false, false, 1});
   EXPECT_NEAR(turned[0], -0.1329, 5e-5);
   EXPECT_NEAR(turned[1], 1.2737, 5e-5);
 }
 
-TEST(Rope, NinetyDegreesPerStep) {
+TEST(LessonRow23, NinetyDegreesPerStep) {
   Table table(8, 1);
   for (int p = 0; p < 8; ++p) {
     table.cos[p] = std::cos(M_PI / 2 * p);
@@ -104,7 +104,7 @@ TEST(Rope, NinetyDegreesPerStep) {
   EXPECT_NEAR(Dot(at(5), at(7)), -1, 1e-14);
 }
 
-TEST(Rope, TurningBackAndForthIsOneTurn) {
+TEST(LessonRow07, TurningBackAndForthIsOneTurn) {
   // R(1)ᵀ R(3) = R(2) with the angles 1 and 0.01 per position.
   const Table table(4, 2);
   ASSERT_NEAR(table.angle[2], 1, 1e-15);
@@ -115,7 +115,7 @@ TEST(Rope, TurningBackAndForthIsOneTurn) {
   EXPECT_LT(RelativeError(back, Turned(x, table, {1, 1, 1, 4, 2, false, false, 2})), 1e-15);
 }
 
-TEST(Rope, KeepsNormsAndDependsOnDistanceAlone) {
+TEST(LessonRow07, KeepsNormsAndDependsOnDistanceAlone) {
   for (const bool interleaved : {false, true}) {
     const Table table(40, 8);
     const auto q = RandomArray<double>(16, 2), k = RandomArray<double>(16, 3);

@@ -25,7 +25,7 @@ ModelConfig PreviousToken(int64_t vocab_size, int64_t width) {
 }
 
 // Vocabulary cat, sat, ran; after cat (v = [1, 0]) comes ran.
-TEST(LessonRow3, ThePreviousTokensModel) {
+TEST(LessonRow03, ThePreviousTokensModel) {
   const auto made = Gpt::Create(PreviousToken(3, 2), SimdKernels());
   ASSERT_TRUE(made) << made.error().Message();
   Gpt& model = **made;
@@ -67,7 +67,7 @@ ModelConfig Averaged(Position position) {
   return config;
 }
 
-TEST(LessonRow5, AnAveragedModelsHeadsAreMeansOfTheValuesSoFar) {
+TEST(LessonRow05, AnAveragedModelsHeadsAreMeansOfTheValuesSoFar) {
   const auto model = *Gpt::Create(Averaged(Position::kLearned), SimdKernels());
   model->Initialize(3);
   EXPECT_EQ(model->parameters().elements(), ParameterCount(model->config()));
@@ -87,7 +87,7 @@ TEST(LessonRow5, AnAveragedModelsHeadsAreMeansOfTheValuesSoFar) {
 }
 
 // "dog bites man" and "bites dog man": what the last word's heads see is the same mean.
-TEST(LessonRow5, WithoutPositionsTheOrderIsLost) {
+TEST(LessonRow05, WithoutPositionsTheOrderIsLost) {
   const auto last_heads = [](ModelKind kind, const std::vector<int32_t>& tokens) {
     ModelConfig config = Averaged(Position::kNone);
     config.model = kind;

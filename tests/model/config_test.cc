@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <tuple>
 
 namespace heed {
 namespace {
@@ -32,7 +33,7 @@ ModelConfig Sized(std::string_view preset, int64_t vocab_size, int64_t block_siz
 }
 
 // minGPT's own printout leaves its untied head out; the counts are those of its layout.
-TEST(Presets, HaveTheParametersOfMinGpt) {
+TEST(LessonRow14, PresetsHaveTheParametersOfMinGpt) {
   const struct {
     const char* name;
     int64_t n_layer, n_head, n_embd, head_dim, body, small_body, small_whole;
@@ -67,6 +68,26 @@ TEST(Presets, HaveTheParametersOfMinGpt) {
     EXPECT_EQ(ParameterCount(small), row.small_whole);
     small.tied = true;
     EXPECT_EQ(ParameterCount(small), row.small_body);
+  }
+}
+
+TEST(LessonRow13, TheBlockIsGpt2s) {
+  const ModelConfig c = Resolved(FindPreset("gpt2")->model);
+  EXPECT_EQ(c.norm, NormKind::kLayerNorm);
+  EXPECT_EQ(c.norm_eps, 1e-5);
+  EXPECT_EQ(c.mlp, MlpKind::kGelu);
+  EXPECT_EQ(c.n_inner, 4 * c.n_embd);
+}
+
+TEST(LessonRow15, FemtoAndPicoHaveHeadsOfWidthTwo) {
+  const std::tuple<const char*, int64_t, int64_t, int64_t> rows[] = {{"femto", 1, 1, 2},
+                                                                     {"pico", 3, 3, 6}};
+  for (const auto& [name, n_head, n_layer, n_embd] : rows) {
+    const ModelConfig c = Resolved(FindPreset(name)->model);
+    EXPECT_EQ(c.n_head, n_head);
+    EXPECT_EQ(c.n_layer, n_layer);
+    EXPECT_EQ(c.n_embd, n_embd);
+    EXPECT_EQ(c.head_dim, 2);
   }
 }
 
@@ -225,6 +246,19 @@ TEST(ModelConfig, RefusesWithTheFieldTheValueAndTheRule) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().kind, ErrorKind::kRequest);
     EXPECT_THAT(status.error().Message(), HasSubstr(row.message));
+  }
+}
+
+TEST(LessonRow17, AnyDivisorIsANumberOfKeyValueHeads) {
+  for (int64_t n_kv_head = 1; n_kv_head <= 7; ++n_kv_head) {
+    ModelConfig config;
+    config.n_embd = 48;
+    config.n_head = 6;
+    config.n_kv_head = n_kv_head;
+    config.vocab_size = 11;
+    const Status status = config.Resolve();
+    EXPECT_EQ(status.has_value(), n_kv_head <= 6 && 6 % n_kv_head == 0) << n_kv_head;
+    if (!status) EXPECT_THAT(status.error().Message(), HasSubstr("a divisor of n_head"));
   }
 }
 

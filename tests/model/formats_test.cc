@@ -313,7 +313,7 @@ TEST_F(Formats, HalfPrecisionComesBackAsItWas) {
 
 // Heads that are equal inside each group make the same function, so pooling must not move a logit
 // beyond rounding; heads that are not do.
-TEST(GroupHeads, TiedHeadsKeepTheFunction) {
+TEST(LessonRow28, TiedHeadsKeepTheFunction) {
   for (const Mix& mix : Mixes()) {
     if (mix.config.n_kv_head < 4 && mix.config.n_head != mix.config.n_kv_head) continue;
     SCOPED_TRACE(mix.name);
@@ -355,7 +355,7 @@ TEST(GroupHeads, TiedHeadsKeepTheFunction) {
   }
 }
 
-TEST(GroupHeads, TheMeanIsOfHeadsAndNotOfNeighbours) {
+TEST(LessonRow28, TheMeanIsOfHeadsAndNotOfNeighbours) {
   ModelConfig c = LlamaConfig(true);
   c.n_kv_head = 6;
   const auto model = NoisyModel(c, SimdKernels());

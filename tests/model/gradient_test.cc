@@ -196,7 +196,7 @@ Kernels OneSiteKernels() {
 }
 
 // Dropout of the embedding, of each pattern, behind each attention and each MLP: all of them act.
-TEST(DropoutSites, EachOneChangesTheOutput) {
+TEST(LessonRow19, EachSiteAloneChangesTheOutput) {
   for (const Mix& mix : Mixes()) {
     ModelConfig dropped = mix.config;
     dropped.dropout = 0.9;
@@ -221,7 +221,7 @@ TEST(DropoutSites, EachOneChangesTheOutput) {
 }
 
 // Over many steps the masks that a pass draws average to one, at every site and in the pattern.
-TEST(DropoutSites, MasksAverageToOne) {
+TEST(LessonRow25, MasksAverageToOne) {
   constexpr int64_t kN = 256, kSteps = 400, kKeys = 16;
   constexpr double kP = 0.9;
   Pass pass;

@@ -7,7 +7,7 @@ namespace heed {
 namespace {
 
 // A model that knows nothing says ln(V).
-TEST(Initialisation, FirstLossIsTheLogOfTheVocabulary) {
+TEST(LessonRow16, FirstLossIsTheLogOfTheVocabulary) {
   for (const char* name :
        {"femto", "pico", "gpt-nano", "gpt-micro", "shakespeare-cpu", "gpt-mini"}) {
     for (const int64_t V : {65, 257, 5003}) {
@@ -28,7 +28,7 @@ TEST(Initialisation, FirstLossIsTheLogOfTheVocabulary) {
 }
 
 // GPT-2's rule, by the tensors' names in either family.
-TEST(Initialisation, DeviationsAreThoseOfGpt2) {
+TEST(LessonRow13, DeviationsAreThoseOfGpt2) {
   std::vector<Mix> mixes = Mixes();
   for (Mix& mix : mixes) {
     mix.config.n_layer = 3;

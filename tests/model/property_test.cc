@@ -28,6 +28,18 @@ TEST_P(Properties, NoPositionSeesALaterToken) {
   EXPECT_EQ(CausalityBreaks(*model, RandomTokens(2 * 13, config().vocab_size), 2), 0);
 }
 
+using LessonRow22 = Properties;
+
+// The course's test: of three tokens the third changes.
+TEST_P(LessonRow22, TheThirdOfThreeMovesItsOwnLogitsAlone) {
+  const int64_t V = config().vocab_size;
+  const auto model = NoisyModel(config(), SimdKernels());
+  const std::vector<float> before = FullLogits(*model, {5, 17, 30}, 1);
+  const std::vector<float> after = FullLogits(*model, {5, 17, 2}, 1);
+  EXPECT_TRUE(SameBits(before.data(), after.data(), 2 * V));
+  EXPECT_FALSE(SameBits(&before[2 * V], &after[2 * V], V));
+}
+
 TEST_P(Properties, ARowOfABatchIsThatRowAlone) {
   constexpr int64_t kB = 5;
   const int64_t V = config().vocab_size;
@@ -45,7 +57,9 @@ TEST_P(Properties, ARowOfABatchIsThatRowAlone) {
   });
 }
 
-TEST_P(Properties, CacheAndChunksGiveTheBitsOfTheWholePass) {
+using LessonRow24 = Properties;
+
+TEST_P(LessonRow24, CacheAndChunksGiveTheBitsOfTheWholePass) {
   constexpr int64_t kB = 5;
   const std::vector<std::vector<int64_t>> short_pieces = {
       std::vector<int64_t>(7, 1), {3, 4}, {1, 1, 5}, {6, 1}, {7}};
@@ -129,6 +143,8 @@ TEST_P(Properties, ParameterCountIsWhatIsAllocated) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixes, Properties, testing::ValuesIn(Mixes()), MixName);
+INSTANTIATE_TEST_SUITE_P(Mixes, LessonRow22, testing::ValuesIn(Mixes()), MixName);
+INSTANTIATE_TEST_SUITE_P(Mixes, LessonRow24, testing::ValuesIn(Mixes()), MixName);
 
 // Work of this size is cut into pieces on every layer; smaller models run on one thread anyway.
 TEST(ThreadCount, ALargerModelTrainsToTheSameBits) {
@@ -155,7 +171,7 @@ TEST(ThreadCount, ALargerModelTrainsToTheSameBits) {
 }
 
 // Scores depend on differences of positions alone.
-TEST(Symmetry, RotaryPositionsMayStartAnywhere) {
+TEST(LessonRow18, RotaryPositionsMayStartAnywhere) {
   int compared = 0;
   for (const Mix& mix : Mixes()) {
     if (mix.config.position != Position::kRope) continue;
@@ -186,7 +202,7 @@ void RepeatHeads(const float* in, int64_t rows, int64_t in_row, int64_t out_row,
   }
 }
 
-TEST(Symmetry, GroupedQueriesAreManyHeadsWithTiedKeys) {
+TEST(LessonRow17, GroupedQueriesAreManyHeadsWithTiedKeys) {
   for (const Mix& mix : Mixes()) {
     const ModelConfig& c = mix.config;
     if (c.n_kv_head == c.n_head || c.family() == Family::kLlama) continue;

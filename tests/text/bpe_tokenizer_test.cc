@@ -267,13 +267,14 @@ TEST(BpeTokenizer, LongWordsTakeLinearTime) {
 
 // Published ids: what the tiktoken package gives for GPT-2. Needs the vocabulary, which is not kept
 // here.
-TEST(BpeTokenizer, Gpt2EqualsTiktoken) {
+TEST(LessonRow01, Gpt2EqualsTiktoken) {
   const char* data = std::getenv("HEED_DATA");
   if (data == nullptr) GTEST_SKIP() << "HEED_DATA names no folder with gpt2-encoder.json";
   const auto t = OpenTokenizer(std::string(data) + "/gpt2-encoder.json");
   ASSERT_TRUE(t) << t.error().Message();
   const auto read = ParseTokenizerJson((*t)->Json(), "again");
   ASSERT_TRUE(read) << read.error().Message();
+  EXPECT_EQ((*t)->vocab_size(), 256 + 50'000 + 1);
   const json golden = json::parse(ReadText(HEED_GOLDEN_DIR "/gpt2-bpe.json"));
   ASSERT_GE(golden["cases"].size(), 500u);
   for (const json& entry : golden["cases"]) {

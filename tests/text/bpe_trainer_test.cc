@@ -27,6 +27,11 @@ TEST(TrainBpe, WorkedExample) {
   EXPECT_EQ(NewTokens({}, 300), (std::vector<std::string>{}));
 }
 
+// The course's words: l o and o w both stand there three times, and l o merges first.
+TEST(LessonRow01, TwoMergesByHand) {
+  EXPECT_EQ(NewTokens({"low low lower"}, 258), (std::vector<std::string>{"lo", "low"}));
+}
+
 TEST(TrainBpe, BytesComeInTheOrderOfGpt2) {
   const auto vocabulary = *TrainBpe({}, 256);
   EXPECT_EQ(vocabulary.tokens[0], "!");

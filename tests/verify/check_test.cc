@@ -74,6 +74,29 @@ TEST(CheckModel, WhatDoesNotApplyIsSkippedWithAReason) {
                                    "head_map", "positions", "dropout_modes", "dropout_mean"}));
 }
 
+// The homework's integration: 6 query heads on 2 of width 2, both rotated.
+TEST(LessonRow20, GroupedQueriesWithRotaryPositionsPassEveryCheck) {
+  ModelConfig c = Grouped();
+  c.n_embd = 12;
+  for (const auto& [name, result] : Results(SimdKernels(), c)) {
+    EXPECT_EQ(result.verdict, CheckVerdict::kOk) << name << ": " << result.note;
+  }
+}
+
+TEST(LessonRow22, ANormOverTheSequenceIsFoundOutsideAttention) {
+  const auto results = Results(*PlantedKernels("norm_over_sequence", SimdKernels()), Grouped());
+  EXPECT_EQ(results.at("causality").verdict, CheckVerdict::kFailed);
+  EXPECT_EQ(results.at("causality_layers").verdict, CheckVerdict::kFailed);
+  EXPECT_EQ(results.at("row_sums").verdict, CheckVerdict::kOk);
+  EXPECT_EQ(results.at("pattern").verdict, CheckVerdict::kOk);
+}
+
+TEST(LessonRow25, FaultsOfDropoutAreTold) {
+  EXPECT_EQ(FailedWith("dropout_unused").count("eval_repeats"), 0u);
+  EXPECT_TRUE(FailedWith("dropout_unused").contains("dropout_modes"));
+  EXPECT_TRUE(FailedWith("dropout_live_in_eval").contains("eval_repeats"));
+}
+
 TEST(CheckModel, OnePositionIsEnough) {
   ModelConfig one = Grouped();
   one.block_size = 1;
@@ -99,6 +122,8 @@ TEST(CheckModel, EachFaultIsSeenByItsChecksAndByNoOther) {
       {"position_restart", '-', '-', '-', '-', '-', 'y', '-'},
       {"causal_align_top_left", '-', '-', '-', '-', '-', 'y', '-'},
       {"mask_dropped_on_a_path", '-', '-', '-', '-', '-', 'y', '-'},
+      {"cache_head_stride", '-', '-', '-', '-', '-', 'y', '-'},
+      {"position_upper_layers", '-', '-', '-', '-', '-', 'y', '-'},
       {"norm_over_sequence", 'y', '-', '-', '-', '-', 'y', '-'},
       {"mask_01_added", 'y', '-', '-', '-', '-', 'y', '-'},
       {"softmax_axis_query", 'y', '-', '-', '-', '?', 'y', '-'},
@@ -145,6 +170,14 @@ TEST(CheckModel, OtherFaultsAreSeenWhereTheyAct) {
   }
   // Exact zeros and large scores: a weak mask hides from everything else.
   EXPECT_EQ(FailedWith("mask_fill_too_weak"), std::set<std::string>{"causality_x100"});
+}
+
+TEST(CheckModel, ALengthThatTheFirstLayerAdvancesNeedsTwoLayers) {
+  const Kernels kernels = *PlantedKernels("position_upper_layers", SimdKernels());
+  EXPECT_TRUE(Failed(kernels).contains("chunked"));
+  ModelConfig one = Grouped();
+  one.n_layer = 1;
+  EXPECT_EQ(Failed(kernels, one), std::set<std::string>{});
 }
 
 // A shift of all positions changes no score: it is named, not accused.

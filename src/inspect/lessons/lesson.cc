@@ -8,6 +8,10 @@ namespace heed {
 
 std::span<const Lesson> Lessons() {
   static constexpr Lesson kLessons[] = {
+      {"merges", "two merges of byte-pair encoding",
+       "A vocabulary is learnt: the pair of neighbours that stands there most often becomes one "
+       "token, again and again.",
+       TellMerges},
       {"bigram", "a language model by counting pairs",
        "Counting gives a model without training, and nothing but what was counted: a pair that was "
        "never seen stays impossible at every temperature.",

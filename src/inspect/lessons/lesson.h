@@ -31,6 +31,7 @@ std::span<const Lesson> Lessons();
 Result<const Lesson*> FindLesson(const std::string& name);
 
 // One file each.
+Result<std::vector<Step>> TellMerges(const LessonInput& input);
 Result<std::vector<Step>> TellBigram(const LessonInput& input);
 Result<std::vector<Step>> TellPreviousToken(const LessonInput& input);
 Result<std::vector<Step>> TellTemperature(const LessonInput& input);

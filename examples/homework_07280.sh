@@ -1,15 +1,15 @@
 #!/bin/sh
-# The first GPT of a course such as 07-280: train, look at training loss and perplexity, continue
+# 07-280's homework, a first GPT: train, look at training loss and perplexity, continue
 # several prompts at several temperatures, and write it all on one page, beside two baselines.
 #
-#   examples/first_gpt.sh TEXT [FOLDER]
+#   examples/homework_07280.sh TEXT [FOLDER]
 #
 # HEED names the program, ITERS the updates (2000), PRESET the size (gpt-micro).
 set -eu
 
 heed=${HEED:-build/heed}
 text=${1:?the text to learn}
-out=${2:-runs/first_gpt}
+out=${2:-runs/homework_07280}
 iters=${ITERS:-2000}
 preset=${PRESET:-gpt-micro}
 
