@@ -230,8 +230,8 @@ using LessonRow24 = RealModels;
 TEST_F(LessonRow24, PositionsBehindACacheGoOn) {
   const std::string path = data_ + "stories260K.bin", vocabulary = data_ + "tok512.bin";
   const LoadedModel right = Load(path, vocabulary);
-  const LoadedModel restarting =
-      *LoadModel(path, *PlantedKernels("position_restart", SimdKernels()), vocabulary);
+  const Kernels faulty = *PlantedKernels("position_restart", SimdKernels());
+  const LoadedModel restarting = *LoadModel(path, faulty, vocabulary);
   std::vector<int32_t> tokens = *(*right.tokenizer)->Encode(Stories().front());
   tokens.insert(tokens.begin(), *(*right.tokenizer)->bos());
   const std::vector<float> whole = FullLogits(*right.model, tokens, 1);
