@@ -243,8 +243,8 @@ class GenerateRun {
     for (const Sample& sample : samples) {
       if (!sample.slid) continue;
       session_.terminal.Note(fmt::format(
-          "note: text grew past the context of {} tokens, so the window slid: the model saw the "
-          "last of them alone",
+          "note: text grew past the context of {} tokens; the window slid, and the model saw its "
+          "end",
           model_.gpt->config().block_size));
       return;
     }

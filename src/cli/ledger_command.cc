@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +27,7 @@ struct LedgerOptions {
   int64_t batch_size = 1;
   int64_t seq = 0;
   CacheType cache_dtype = CacheType::kF32;
-  double memory = 0;
+  double memory = std::numeric_limits<double>::quiet_NaN();
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {

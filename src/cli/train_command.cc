@@ -448,7 +448,7 @@ class TrainRun {
           "; from update {} on at the least learning rate, --lr-decay-iters N stretches its fall",
           FormatCount(t.lr_decay_iters));
     }
-    session_.terminal.Note(line);
+    session_.terminal.Note(Wrap(line, 100, 10));
   }
 
   Result<Verdict> Train() {

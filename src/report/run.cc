@@ -115,7 +115,7 @@ RunFigures FiguresOf(const RunRecord& run) {
     figures.cache_elements = 2 * run.model->n_layer * run.model->n_kv_head * run.model->head_dim;
   }
   const MetricsRow& last = run.rows.back();
-  figures.updates = last.iter;
+  if (run.model) figures.updates = last.iter;
   figures.tokens = last.tokens;
   figures.elapsed_s = last.elapsed_s;
   const size_t tail = std::max<size_t>(1, run.rows.size() / 25);
@@ -180,9 +180,11 @@ std::string EffectOf(const RunRecord& run, const RunRecord& other) {
     const auto passed = std::ranges::find_if(run.rows, [&](const MetricsRow& row) {
       return row.val_loss && *row.val_loss <= *a.val_loss;
     });
-    if (passed != run.rows.end() && passed->iter < b.updates) {
-      text += fmt::format("; it passed the other's last loss after {} of {} updates", passed->iter,
-                          b.updates);
+    if (passed != run.rows.end() && passed->tokens < b.tokens) {
+      text += "; it passed the other's last loss after " +
+              (run.model ? fmt::format("{} of {} updates", passed->iter, b.updates)
+                         : fmt::format("{} of {} tokens", FormatCount(passed->tokens),
+                                       FormatCount(b.tokens)));
     }
   }
   if (a.tokens_per_second > 0 && b.tokens_per_second > 0) {

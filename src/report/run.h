@@ -31,7 +31,7 @@ Result<RunRecord> ReadRun(const std::string& folder);
 struct RunFigures {
   int64_t parameters = 0;      // 0 for n-gram models
   int64_t cache_elements = 0;  // of the key/value cache, for each position of a sequence
-  int64_t updates = 0;
+  int64_t updates = 0;         // 0 for n-gram models, which are counted
   int64_t tokens = 0;
   double train_loss = 0;                // mean over the last 25th of the logged rows
   std::optional<double> val_loss;       // the last

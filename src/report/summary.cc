@@ -39,7 +39,7 @@ Table FigureTable(std::span<const RunRecord> runs) {
   const std::pair<const char*, std::function<std::string(F)>> rows[] = {
       {"parameters", [](F f) { return Count(f.parameters); }},
       {"cache bytes a position (f32)", [](F f) { return Count(4 * f.cache_elements); }},
-      {"updates", [](F f) { return FormatCount(f.updates); }},
+      {"updates", [](F f) { return Count(f.updates); }},
       {"tokens seen", [](F f) { return FormatCount(f.tokens); }},
       {"training loss, at the end", [](F f) { return FormatFigure(f.train_loss); }},
       {"held-out loss", [](F f) { return Figure(f.val_loss); }},
@@ -47,9 +47,9 @@ Table FigureTable(std::span<const RunRecord> runs) {
        [](F f) { return f.val_loss ? FormatFigure(std::exp(*f.val_loss)) : "-"; }},
       {"least held-out loss",
        [](F f) {
-         return f.best_val_loss
-                    ? fmt::format("{} at {}", FormatFigure(*f.best_val_loss), f.best_iter)
-                    : "-";
+         if (!f.best_val_loss) return std::string("-");
+         return FormatFigure(*f.best_val_loss) +
+                (f.updates > 0 ? fmt::format(" at {}", f.best_iter) : "");
        }},
       {"floor of the text", [](F f) { return Figure(f.floor); }},
       {"tokens per second", [](F f) { return FormatQuantity(f.tokens_per_second); }},

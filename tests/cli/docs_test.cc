@@ -35,7 +35,8 @@ TEST(LessonPages, EveryRowHasAPageThatNamesItsTests) {
   int row = 0;
   for (const std::string& page : Pages()) {
     if (!page.starts_with("docs/lessons/")) continue;
-    const std::string number = (++row < 10 ? "0" : "") + std::to_string(row);
+    ++row;
+    const std::string number = (row < 10 ? "0" : "") + std::to_string(row);
     EXPECT_TRUE(page.starts_with("docs/lessons/" + number + "-")) << page;
     const std::string suite = "LessonRow" + number;
     EXPECT_NE(ReadText(HEED_SOURCE_DIR "/" + page).find("`" + suite + "."), std::string::npos)

@@ -12,7 +12,7 @@ class Examples : public testing::Test {
  protected:
   void SetUp() override {
     std::string text;
-    for (int i = 0; i < 400; ++i) text += "the fox said: a " + std::to_string(i) + "\n";
+    for (int i = 0; i < 400; ++i) text += "The fox: What? Once I said " + std::to_string(i) + "\n";
     WriteText(folder_ / "input.txt", text);
   }
   ShellResult Run(const std::string& settings, const std::string& script) {

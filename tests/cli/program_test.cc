@@ -100,9 +100,7 @@ TEST_F(Program, PlotsARunAndRefusesToReplaceItsPictures) {
   const ShellResult again = Run("$heed plot run");
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_EQ(again.out, first.out);
-  EXPECT_EQ(again.err,
-            "heed: run/loss.svg: found a file that exists, expected a new name; give --overwrite "
-            "to replace it\n");
+  EXPECT_EQ(again.err, "heed: run/loss.svg: exists already; use --overwrite to replace it\n");
   EXPECT_EQ(Run("$heed plot run --overwrite --quiet").err, "");
   // Nothing but the run's own files is left behind.
   EXPECT_EQ(Run("ls run | wc -l").out, "5\n");

@@ -93,7 +93,8 @@ TEST_F(LessonRow16, CurvesAndASheetOfPromptsAndTemperatures) {
   const json eval = Json("eval gpt text.txt");
   EXPECT_NEAR(eval["perplexity"], std::exp(eval["loss"].get<double>()), 1e-9);
   const json sheet = Json(
-      "generate gpt --prompt the --prompt fox --prompt a --prompt n --temperature 0 --temperature "
+      "generate gpt --prompt the --prompt fox --prompt hound --prompt number --temperature 0 "
+      "--temperature "
       "1 --num-samples 2 --max-tokens 20");
   ASSERT_EQ(sheet["samples"].size(), 4u * 2 * 2);
   for (const json& sample : sheet["samples"]) {

@@ -26,9 +26,21 @@ RunRecord Record(const std::string& name, std::vector<double> val_losses, double
   return run;
 }
 
+ModelConfig SmallModel() {
+  ModelConfig model;
+  model.n_layer = 3;
+  model.n_head = 6;
+  model.n_kv_head = 2;
+  model.n_embd = 12;
+  model.vocab_size = 7;
+  EXPECT_TRUE(model.Resolve());
+  return model;
+}
+
 TEST(Compare, SaysWhatDiffersAndWhatItDid) {
   std::vector<RunRecord> runs = {Record("learned", {4, 3, 2.5}, 1000),
                                  Record("rope", {4, 2.4, 2.0, 1.9}, 900)};
+  for (RunRecord& run : runs) run.model = SmallModel();
   const auto differences = DifferencesOf(runs);
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].setting, "position");
@@ -44,16 +56,25 @@ TEST(Compare, SaysWhatDiffersAndWhatItDid) {
             "rope beside learned: trained on different texts, so their losses do not compare");
 }
 
+// An n-gram model has no settings of layers, and no updates.
+TEST(Compare, CountsAreSpokenOfInTokens) {
+  const std::vector<RunRecord> runs = {Record("small", {4, 3}, 0), Record("large", {4, 2, 1}, 0)};
+  EXPECT_EQ(EffectOf(runs[1], runs[0]),
+            "large beside small: held-out loss -2.0000 nats per token, perplexity -86.5 %; after "
+            "100k tokens each -1.0000 nats per token, perplexity -63.2 %; it passed the other's "
+            "last loss after 100,000 of 200,000 tokens.");
+  for (const auto& row : FigureTable(runs).rows) {
+    const bool least = row[0] == "least held-out loss";
+    if (row[0] == "updates" || least) {
+      EXPECT_EQ(row[2], least ? "1" : "-");
+    }
+  }
+}
+
 TEST(Compare, FiguresAreOfTheRows) {
   RunRecord run = Record("a", {4, 2, 3}, 10);
   run.rows[1].tokens_per_second = 1000;
-  run.model.emplace();
-  run.model->n_layer = 3;
-  run.model->n_head = 6;
-  run.model->n_kv_head = 2;
-  run.model->n_embd = 12;
-  run.model->vocab_size = 7;
-  ASSERT_TRUE(run.model->Resolve());
+  run.model = SmallModel();
   const RunFigures f = FiguresOf(run);
   EXPECT_EQ(f.cache_elements, 2 * 3 * 2 * 2);
   EXPECT_EQ(f.val_loss, 3);

@@ -78,8 +78,10 @@ TEST(CheckModel, WhatDoesNotApplyIsSkippedWithAReason) {
 TEST(LessonRow20, GroupedQueriesWithRotaryPositionsPassEveryCheck) {
   ModelConfig c = Grouped();
   c.n_embd = 12;
+  // All but one batch learned by heart, for which it is too narrow.
   for (const auto& [name, result] : Results(SimdKernels(), c)) {
-    EXPECT_EQ(result.verdict, CheckVerdict::kOk) << name << ": " << result.note;
+    const CheckVerdict want = name == "overfit" ? CheckVerdict::kSkipped : CheckVerdict::kOk;
+    EXPECT_EQ(result.verdict, want) << name << ": " << result.note;
   }
 }
 
