@@ -97,9 +97,16 @@ TEST_F(LessonRow16, CurvesAndASheetOfPromptsAndTemperatures) {
       "--temperature "
       "1 --num-samples 2 --max-tokens 20");
   ASSERT_EQ(sheet["samples"].size(), 4u * 2 * 2);
-  for (const json& sample : sheet["samples"]) {
-    EXPECT_TRUE(sample.contains("repetition")) << sample;
-    EXPECT_TRUE(sample.contains("entropy")) << sample;
+  ASSERT_EQ(Run("report gpt --no-ablate --prompt the --prompt fox --temperature 0 --temperature 1 "
+                "--max-tokens 20 --out sheet.html")
+                .exit_code,
+            0);
+  const std::string table = ReadText(*folder_ / "sheet.csv");
+  for (const char* row : {"the at 0", "the at 1", "fox at 0", "fox at 1"}) {
+    for (const char* figure : {"repetition", "distinct 1", "entropy"}) {
+      const std::string line = "\"gpt: samples\",\"" + std::string(row) + "\",\"" + figure + "\"";
+      EXPECT_THAT(table, HasSubstr(line));
+    }
   }
 }
 
