@@ -54,8 +54,8 @@ echo "cache at 256 for each number of key/value heads:"
 echo "a layer's attention at 256, forward and backward; then writing with a cache:"
 for heads in 6 3 2 1; do
   for mode in attention decode; do
-    "$heed" bench --workload gpt-mini-t256 --mode $mode --n-kv-head $heads --seconds "${SECONDS_EACH:-1}" |
-      sed "1d; s/^gpt-mini-t256/  $heads heads, $mode/"
+    "$heed" bench --workload gpt-mini --block-size 256 --batch-size 4 --vocab-size 65 --mode $mode \
+      --n-kv-head $heads --seconds "${SECONDS_EACH:-1}" | sed -n "s/^gpt-mini /  $heads heads, $mode/p"
   done
 done
 

@@ -55,6 +55,7 @@ struct BenchSettings {
   double seconds = 3;
   // In place of the workload's where not 0.
   int64_t n_layer = 0, n_head = 0, n_embd = 0, block_size = 0, batch_size = 0, vocab_size = 0;
+  int64_t n_kv_head = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -71,6 +72,7 @@ struct BenchSettings {
     visit("block_size", self.block_size, "tokens of a sequence");
     visit("batch_size", self.batch_size, "sequences of a step");
     visit("vocab_size", self.vocab_size, "tokens there are");
+    visit("n_kv_head", self.n_kv_head, "key/value heads; as many as attention heads if 0");
   }
 
   Workload Adjusted(Workload w) const {
@@ -142,6 +144,7 @@ class Bench {
     ModelConfig config;
     config.n_layer = w_.layers;
     config.n_head = w_.heads;
+    config.n_kv_head = settings_.n_kv_head;
     config.n_embd = w_.width;
     config.block_size = mode == BenchMode::kDecode ? std::max(w_.block, kPrompt + kNew) : w_.block;
     config.vocab_size = w_.vocab;
@@ -249,6 +252,7 @@ class Bench {
   // gradients.
   Result<Measurement> Attend(const ModelConfig& config) {
     const int64_t B = w_.batch, T = w_.block, H = config.n_head, D = config.head_dim;
+    const int64_t Hkv = config.n_kv_head;
     const int64_t size = B * T * H * D;
     constexpr int64_t kArrays = 8;  // q, k, v, z and their gradients
     Buffer memory(static_cast<size_t>(kArrays * size + B * H * T) * sizeof(float));
@@ -260,13 +264,15 @@ class Bench {
     for (int64_t i = 0; i < kArrays * size; ++i) {
       memory.floats()[i] = static_cast<float>(RandomUniform(key, static_cast<uint64_t>(i))) - 0.5f;
     }
-    AttentionArgs<> args{B, T, T, H, H, D};
+    AttentionArgs<> args{B, T, T, H, Hkv, D};
     args.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(D)));
     args.q = array(0);
     args.k = array(1);
     args.v = array(2);
-    args.q_row = args.kv_row = H * D;
-    args.q_batch = args.kv_batch = T * H * D;
+    args.q_row = H * D;
+    args.kv_row = Hkv * D;
+    args.q_batch = T * args.q_row;
+    args.kv_batch = T * args.kv_row;
     args.kv_head = D;
     args.z = array(3);
     args.lse = array(kArrays);
@@ -279,7 +285,7 @@ class Bench {
     m.tokens = B * T;
     // Scores and their weighted sum, over the causal half; twice that backward.
     m.flops = 3 * 2.0 * static_cast<double>(B * H * D) * static_cast<double>(T * (T + 1));
-    m.bytes = sizeof(float) * static_cast<double>((4 + 8) * size);
+    m.bytes = sizeof(float) * static_cast<double>((2 + 4) * (H + Hkv) * B * T * D);
     m.seconds = Repeat([&] {
       kernels.attention_forward(args);
       kernels.attention_backward(args);

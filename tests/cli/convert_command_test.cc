@@ -73,7 +73,10 @@ TEST_F(Convert, EveryCommandRunsAGguf) {
   const std::string generate = " --prompt a --temperature 0 --max-tokens 12 --quiet";
   EXPECT_EQ(Document("$heed generate m.gguf" + generate)["samples"][0]["tokens"],
             Document("$heed generate run" + generate)["samples"][0]["tokens"]);
-  EXPECT_EQ(Run("$heed info m.gguf").exit_code, 0);
+  EXPECT_EQ(Document("$heed info m.gguf")["dtype"], "f32");
+  EXPECT_EQ(Document("$heed attention m.gguf --text 'a cab'")["heads"].size(), 2u * 4);
+  EXPECT_EQ(Document("$heed ledger m.gguf")["parameters"],
+            Document("$heed ledger run")["parameters"]);
   EXPECT_EQ(Run("$heed check m.gguf --quiet").exit_code, 0);
 }
 

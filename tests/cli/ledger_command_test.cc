@@ -101,6 +101,20 @@ TEST(LedgerProgram, JsonHasWhatIsPromised) {
   ExpectRefused("ledger none", "none/config.json");
 }
 
+TEST(LedgerProgram, FitsIntoTheMemoryThatIsNamed) {
+  const std::string line = "ledger --preset gpt2 --batch-size 8 --seq 1024 --memory ";
+  EXPECT_EQ(Document(line + "64")["fits"], true);
+  const json tight = Document(line + "4");
+  EXPECT_EQ(tight["fits"], false);
+  EXPECT_EQ(tight["machine_bytes"], int64_t{4} << 30);
+  // What is proposed fits.
+  const std::string change = tight["change"];
+  const std::string batch = change.substr(0, change.find(" --grad-accum"));
+  EXPECT_EQ(Document("ledger --preset gpt2 --seq 1024 --memory 4 " + batch)["fits"], true)
+      << change;
+  ExpectRefused(line + "0", "--memory: found 0, expected GiB above 0");
+}
+
 TEST(LedgerProgram, ReadsAModelsFolder) {
   const TemporaryFolder folder;
   WriteText(folder / "text.txt", std::string(400, 'a') + "bcd");
