@@ -52,6 +52,20 @@ Status SourceTensor::Read(float* out) const {
   return {};
 }
 
+namespace {
+
+// Fills memory of the parameter's own.
+Status Copy(const FileOrder& order, const SourceTensor& tensor, Gpt* model, Parameter* p) {
+  if (p->data == nullptr) HEED_TRY(model->parameters().Allocate(p));
+  if (IsAsInMemory(order, model->config(), *p)) return tensor.Read(p->data);
+  std::vector<float> values(static_cast<size_t>(p->elements));
+  HEED_TRY(tensor.Read(values.data()));
+  FromFileOrder(order, model->config(), *p, values.data(), p->data);
+  return {};
+}
+
+}  // namespace
+
 Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   if (!filled_.insert(p).second) {
     misfits_.push_back(fmt::format("{}, a second tensor for {}", tensor.name, p->name));
@@ -68,17 +82,13 @@ Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   (p->shape.size() > 1 ? types_ : vector_types_).insert(tensor.type);
   const bool as_in_memory = IsAsInMemory(order_, model_->config(), *p);
   const std::optional<BlockType> packed = TypeOf(*p, tensor);
+  if (weights_ != Weights::kOwned) PrepareToRead(tensor.bytes);
   if (weights_ != Weights::kOwned && as_in_memory && InPlace(tensor) != nullptr) {
-    PrepareToRead(tensor.bytes);
     ParameterSet::Borrow(p, InPlace(tensor));
     if (!packed) return {};
   }
-  if (packed) return Pack(p, tensor, *packed);
-  if (p->data == nullptr) HEED_TRY(model_->parameters().Allocate(p));
-  if (as_in_memory) return tensor.Read(p->data);
-  std::vector<float> values(static_cast<size_t>(p->elements));
-  HEED_TRY(tensor.Read(values.data()));
-  FromFileOrder(order_, model_->config(), *p, values.data(), p->data);
+  HEED_TRY(packed ? Pack(p, tensor, *packed) : Copy(order_, tensor, model_, p));
+  ReleaseRead(tensor.bytes);
   return {};
 }
 
@@ -107,7 +117,6 @@ Status ParameterLoader::Pack(Parameter* p, const SourceTensor& tensor, BlockType
     const bool in_out = p->axes == "in out";
     PackFloats(type, p->K(), p->N(), values, in_out ? p->N() : 1, in_out ? 1 : p->K(), packed);
   }
-  ReleaseRead(tensor.bytes);
   return {};
 }
 
