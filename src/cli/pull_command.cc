@@ -71,7 +71,7 @@ Result<Verdict> RunPull(Session& session, const PullSettings& settings,
   InterruptGuard guard;
   HttpSettings http;
   http.token = Environment("HF_TOKEN");
-  http.should_stop = [] { return InterruptGuard::flag().load(); };
+  http.should_stop = [&guard] { return guard.interrupted(); };
   std::optional<Progress> progress;
   HubEvents events;
   events.on_progress = [&](int64_t done, int64_t total) {
