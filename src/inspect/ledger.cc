@@ -145,7 +145,7 @@ Result<std::vector<GroupingRow>> ListGroupings(const ModelConfig& config, const 
     if (config.n_head % heads != 0) continue;
     ModelConfig other = config;
     other.n_kv_head = heads;
-    HEED_ASSIGN(const std::unique_ptr<Gpt> model, Gpt::Outline(other, ReferenceKernels()));
+    HEED_ASSIGN(const std::unique_ptr<Gpt> model, Gpt::Outline(other, SimdKernels()));
     const int64_t elements = CacheElements(config, heads, r.B, r.T);
     rows.push_back({heads,
                     heads == config.n_head ? "MHA"
@@ -165,7 +165,7 @@ std::span<const EnumName<CacheType>> EnumNames(CacheType) {
 }
 
 Result<Ledger> MakeLedger(const LedgerRequest& request, const MachineMemory& machine) {
-  HEED_ASSIGN(const std::unique_ptr<Gpt> model, Gpt::Outline(request.model, ReferenceKernels()));
+  HEED_ASSIGN(const std::unique_ptr<Gpt> model, Gpt::Outline(request.model, SimdKernels()));
   const int64_t B = request.B, T = request.T;
   HEED_TRY(CheckRequest(model->config(), B, T));
   Ledger ledger;
