@@ -5,6 +5,7 @@ set -eu
 
 packages="g++ cmake ninja-build pkg-config
   zlib1g-dev libutf8proc-dev libfmt-dev libexpected-dev nlohmann-json3-dev libhwy-dev libcli11-dev libtomlplusplus-dev
+  libcurl4-openssl-dev libssl-dev ca-certificates
   libgtest-dev libgmock-dev librapidcheck-dev
   gnuplot-nox"
 case "${1:-}" in

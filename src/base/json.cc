@@ -41,7 +41,7 @@ tl::unexpected<Error> Bad(const std::string& where, std::string found, std::stri
 
 }  // namespace
 
-Result<Json> ParseJsonObject(std::string_view text, const std::string& where) {
+Result<Json> ParseJson(std::string_view text, const std::string& where) {
   // nlohmann takes a zero byte for the end, and keeps the last of two equal keys.
   if (text.find('\0') != std::string_view::npos) return Bad(where, "a zero byte", "JSON in UTF-8");
   if (IsDeep(text)) {
@@ -68,6 +68,11 @@ Result<Json> ParseJsonObject(std::string_view text, const std::string& where) {
     return Bad(where, "a number beyond every range", "numbers that a double can hold");
   }
   if (!twice.empty()) return Bad(where, "two keys " + twice + " in one object", "one");
+  return json;
+}
+
+Result<Json> ParseJsonObject(std::string_view text, const std::string& where) {
+  HEED_ASSIGN(Json json, ParseJson(text, where));
   if (!json.is_object()) return Bad(where, json.type_name(), "a JSON object");
   return json;
 }

@@ -78,6 +78,7 @@ Command LedgerCommand();
 Command LessonCommand();
 Command LogitsCommand();
 Command PlotCommand();
+Command PullCommand();
 Command ReportCommand();
 Command TokenizeCommand();
 Command TrainCommand();

@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   while (fd >= 0 && fd <= 2) fd = open("/dev/null", O_RDWR);
   if (fd > 2) close(fd);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write instead
+  std::signal(SIGXFSZ, SIG_IGN);  // so is a limit on the size of files
   std::setlocale(LC_CTYPE, "");
   const heed::Command commands[] = {
       heed::TrainCommand(),    heed::GenerateCommand(), heed::EvalCommand(),
@@ -19,7 +20,7 @@ int main(int argc, char** argv) {
       heed::InfoCommand(),     heed::LedgerCommand(),   heed::CheckCommand(),
       heed::DiagnoseCommand(), heed::LessonCommand(),   heed::AttentionCommand(),
       heed::LogitsCommand(),   heed::TokenizeCommand(), heed::ConvertCommand(),
-      heed::BenchCommand(),
+      heed::PullCommand(),     heed::BenchCommand(),
   };
   return heed::RunProgram(commands, argc > 0 ? argv[0] : "heed", {argv + (argc > 0), argv + argc});
 }

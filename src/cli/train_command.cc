@@ -1,9 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <memory>
 
@@ -11,6 +9,7 @@
 #include "base/quote.h"
 #include "baseline/counting.h"
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/json.h"
 #include "data/adder.h"
 #include "data/dataset.h"
@@ -116,31 +115,6 @@ struct TrainSpec {
     if (counted) text += "\n" + ToToml(ngram);
     return text;
   }
-};
-
-std::atomic<bool> interrupted{false};
-
-// While it lives, the first Ctrl-C, or a terminal that closes, asks the run to stop; the second
-// ends the program.
-class InterruptGuard {
- public:
-  InterruptGuard() {
-    interrupted = false;
-    struct sigaction action = {};
-    action.sa_handler = [](int) { interrupted = true; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &old_int_);
-    sigaction(SIGTERM, &action, &old_term_);
-    sigaction(SIGHUP, &action, &old_hup_);
-  }
-  ~InterruptGuard() {
-    sigaction(SIGINT, &old_int_, nullptr);
-    sigaction(SIGTERM, &old_term_, nullptr);
-    sigaction(SIGHUP, &old_hup_, nullptr);
-  }
-
- private:
-  struct sigaction old_int_, old_term_, old_hup_;
 };
 
 // Makes the folder and holds it; refuses one that holds something, or clears it of an earlier run.
@@ -451,7 +425,7 @@ class TrainRun {
     Progress progress(session_.terminal, "training", "it", spec_.train.max_iters);
     progress.StartAt(trainer_->iteration());
     TrainEvents events;
-    events.should_stop = [] { return interrupted.load(); };
+    events.should_stop = InterruptGuard::Interrupted;
     events.on_iteration = [&](const MetricsRow& row) {
       progress.Update(row.iter, {{"loss", FormatFigure(row.train_loss)}});
     };

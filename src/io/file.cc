@@ -109,17 +109,40 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path, bool overwrite) {
   return file;
 }
 
+Result<AtomicFile> AtomicFile::Resume(const std::string& path, const std::string& partial,
+                                      bool overwrite) {
+  HEED_TRY(CheckDestination(path, overwrite));
+  AtomicFile file;
+  file.path_ = path;
+  file.overwrite_ = overwrite;
+  file.keep_ = true;
+  file.fd_ = open(partial.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+  struct stat info;
+  if (file.fd_ < 0 || fstat(file.fd_, &info) != 0) return SystemError(partial, errno);
+  file.temporary_ = partial;
+  file.size_ = info.st_size;
+  return file;
+}
+
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) close(fd_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (!keep_ && !temporary_.empty()) unlink(temporary_.c_str());
 }
 
 AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(temporary_, other.temporary_);
   std::swap(overwrite_, other.overwrite_);
+  std::swap(keep_, other.keep_);
+  std::swap(size_, other.size_);
   std::swap(fd_, other.fd_);
   return *this;
+}
+
+Status AtomicFile::Restart() {
+  if (ftruncate(fd_, 0) != 0 || lseek(fd_, 0, SEEK_SET) != 0) return SystemError(path_, errno);
+  size_ = 0;
+  return {};
 }
 
 Status AtomicFile::Write(std::span<const std::byte> bytes) {
@@ -128,6 +151,7 @@ Status AtomicFile::Write(std::span<const std::byte> bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return SystemError(path_, errno);
     bytes = bytes.subspan(static_cast<size_t>(written));
+    size_ += written;
   }
   return {};
 }

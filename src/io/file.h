@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,10 @@ class AtomicFile {
   // Errors (kIo): `path` exists and `overwrite` is false, is a directory or a device; its folder is
   // missing or not writable.
   static Result<AtomicFile> Create(const std::string& path, bool overwrite);
+  // One that is built over several runs: goes on behind the bytes of `partial`, a name beside
+  // `path`, which stays there when Commit() is not reached.
+  static Result<AtomicFile> Resume(const std::string& path, const std::string& partial,
+                                   bool overwrite);
 
   ~AtomicFile();
   AtomicFile(AtomicFile&& other) noexcept { *this = std::move(other); }
@@ -35,6 +40,11 @@ class AtomicFile {
   // Flushes to the disk and renames; without `overwrite` a file that came to be meanwhile is kept
   // and refused. Called once.
   Status Commit();
+  // Begins again with nothing.
+  Status Restart();
+  // Gives the bytes up, of a resumed file too.
+  void Discard() { keep_ = false; }
+  int64_t size() const { return size_; }
 
  private:
   AtomicFile() = default;
@@ -42,6 +52,8 @@ class AtomicFile {
   std::string path_;
   std::string temporary_;  // empty when nothing is left to remove
   bool overwrite_ = false;
+  bool keep_ = false;  // the temporary file outlives this object
+  int64_t size_ = 0;   // bytes written so far
   int fd_ = -1;
 };
 
