@@ -232,8 +232,8 @@ HttpClient::Attempt HttpClient::Try(const std::string& url, Exchange* exchange) 
   reply.status = StatusOf(curl);
   reply.headers = Headers(curl);
   reply.body = std::move(exchange->body);
-  return {std::move(reply), IsPassing(reply.status), false,
-          static_cast<double>(Info(curl, CURLINFO_RETRY_AFTER))};
+  const bool again = IsPassing(reply.status);
+  return {std::move(reply), again, false, static_cast<double>(Info(curl, CURLINFO_RETRY_AFTER))};
 }
 
 Status HttpClient::Wait(const std::string& url, double seconds) const {
