@@ -91,7 +91,8 @@ Result<HubFile> ParseEntry(const Json& entry, const std::string& where) {
     return BadTree(where, path == entry.end() ? "a file without path" : "a path " + path->dump(),
                    "one below the repository's folder");
   }
-  HubFile file{.path = path->get<std::string>()};
+  HubFile file;
+  file.path = path->get<std::string>();
   const auto lfs = entry.find("lfs");
   const bool large = lfs != entry.end() && lfs->is_object();
   const Json& facts = large ? *lfs : entry;
@@ -246,9 +247,14 @@ class Pull {
     return fmt::format("{}", fmt::join(names, ", "));
   }
 
+  tl::unexpected<Error> Missing(const std::string& name) const {
+    const std::string others = name == gguf_ ? Names(".gguf") : "";
+    return BadRequest(repo_, "no " + name, others.empty() ? "a file of that name" : others);
+  }
+
   // The files before the weights.
   Status ChooseSmall() {
-    if (!gguf_.empty()) return {};
+    if (!gguf_.empty()) return Find(files_, gguf_) != nullptr ? Status() : Missing(gguf_);
     const HubFile* config = Find(files_, kConfig);
     sharded_ = Find(files_, kSingle) == nullptr;
     if (config == nullptr || (sharded_ && Find(files_, kIndex) == nullptr)) {
@@ -276,10 +282,7 @@ class Pull {
     }
     for (const std::string& name : names) {
       const HubFile* file = Find(files_, name);
-      if (file == nullptr) {
-        const std::string others = gguf_.empty() ? "" : Names(".gguf");
-        return BadRequest(repo_, "no " + name, others.empty() ? "a file of that name" : others);
-      }
+      if (file == nullptr) return Missing(name);
       weights_.push_back(*file);
     }
     for (const auto* list : {&small_, &weights_}) {
@@ -329,13 +332,12 @@ class Pull {
   }
 
   Status FindCommit() {
-    const HubFile* first = gguf_.empty() ? &small_.front() : Find(files_, gguf_);
-    if (first == nullptr) return ChooseWeights();  // which says what is missing
-    HEED_ASSIGN(const HttpReply reply, client_.Head(AddressOf(*first)));
-    HEED_TRY(CheckReply(reply, AddressOf(*first)));
+    const std::string address = AddressOf(gguf_.empty() ? small_.front() : *Find(files_, gguf_));
+    HEED_ASSIGN(const HttpReply reply, client_.Head(address));
+    HEED_TRY(CheckReply(reply, address));
     const auto commit = reply.headers.find("x-repo-commit");
     if (commit == reply.headers.end() || !IsHex(commit->second, 40)) {
-      return Fail(ErrorKind::kFormat, AddressOf(*first), "no header X-Repo-Commit",
+      return Fail(ErrorKind::kFormat, address, "no header X-Repo-Commit",
                   "the commit, which names a folder of the cache", "give --out FOLDER");
     }
     commit_ = commit->second;

@@ -250,6 +250,9 @@ TEST_F(Hub, OneGgufByItsName) {
   request.model = "them/tiny/none.gguf";
   request.out = "";
   EXPECT_THAT(Refusal(request), HasSubstr("no none.gguf, expected q8/tiny.gguf"));
+  request.out = folder_ / "never";
+  EXPECT_THAT(Refusal(request), HasSubstr("no none.gguf"));
+  EXPECT_FALSE(fs::exists(request.out));
 }
 
 TEST_F(Hub, WithoutSafetensorsTheHintNamesWhatThereIs) {
