@@ -211,7 +211,8 @@ void Gpt::Logits(const Pass& pass, const float* x, int64_t rows, Activations* ac
 }
 
 bool Gpt::RunsNarrow(const Pass& pass, const Activations& activations) const {
-  return activations.narrow_ != nullptr && NarrowBatch(pass.B) &&
+  // Weights that lie in a file are not in the block that a narrow pass reads.
+  return activations.narrow_ != nullptr && parameters_.values() != nullptr && NarrowBatch(pass.B) &&
          pass.arithmetic == Arithmetic::kF32 && pass.offsets == nullptr && pass.Dropout(0).p == 0;
 }
 

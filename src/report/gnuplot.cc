@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "base/process.h"
 #include "base/quote.h"
 
@@ -12,6 +15,7 @@ Result<std::string> RunGnuplot(const std::string& script) {
   Result<ProcessResult> run = RunProcess({.arguments = {"gnuplot", "-d"}, .input = script});
   if (!run) {
     Error error = std::move(run).error();
+    if (error.found == std::strerror(ENOENT)) error.found = "not installed";
     error.hint = "install it: apt-get install gnuplot-nox";
     return tl::make_unexpected(std::move(error));
   }

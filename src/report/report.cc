@@ -79,7 +79,7 @@ Result<ReportedRun> ReportRun(const std::string& folder, const ReportRequest& re
                               const std::function<void(const std::string&)>& on_step) {
   ReportedRun run;
   HEED_ASSIGN(run.record, ReadRun(folder));
-  HEED_ASSIGN(const LanguageModel model, OpenModel(folder, SimdKernels()));
+  HEED_ASSIGN(const LanguageModel model, OpenModel(folder, SimdKernels(), Weights::kOwned));
   if (!model.tokenizer) return tl::make_unexpected(model.tokenizer.error());
   std::error_code error;
   const auto size =

@@ -56,4 +56,4 @@ def load(module, w):
         getattr(module, "w" + name).weight.copy_(w[name + "_proj.weight"])
 
 
-answer(lambda s: Attention(s.n_embd, s.n_head, s.n_kv_head, s.rope_theta), load=load)
+answer(lambda s: Attention(s.n_embd, s.n_head, s.n_kv_head, getattr(s, "rope_theta", 10000.0)), load=load)

@@ -258,7 +258,9 @@ TEST(LessonRow17, AnyDivisorIsANumberOfKeyValueHeads) {
     config.vocab_size = 11;
     const Status status = config.Resolve();
     EXPECT_EQ(status.has_value(), n_kv_head <= 6 && 6 % n_kv_head == 0) << n_kv_head;
-    if (!status) EXPECT_THAT(status.error().Message(), HasSubstr("a divisor of n_head"));
+    if (!status) {
+      EXPECT_THAT(status.error().Message(), HasSubstr("a divisor of n_head"));
+    }
   }
 }
 

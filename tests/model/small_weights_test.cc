@@ -80,7 +80,9 @@ TEST_P(SmallWeights, OfAFileAreTheWidenedModelInFloat32) {
       const auto widened = Load(path, Weights::kOwned), small = Load(path, Weights::kInPlace);
       EXPECT_GE(Packed(*small, type), Factors());
       for (const Parameter& p : small->parameters().all()) {
-        if (p.packed.data != nullptr) EXPECT_EQ(p.values, nullptr) << p.name;
+        if (p.packed.data != nullptr) {
+          EXPECT_EQ(p.values, nullptr) << p.name;
+        }
       }
       for (const int64_t T : {int64_t{1}, kT, int64_t{70}}) {
         EXPECT_TRUE(SameBits(Logits(*small, T), Logits(*widened, T))) << NameOf(type) << " " << T;
