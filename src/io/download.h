@@ -26,9 +26,9 @@ struct HttpSettings {
 // A status that is no success is an answer, not an error.
 struct HttpReply {
   int status = 0;
-  std::string body;                            // of Get, and of a status that is no success
-  std::map<std::string, std::string> headers;  // lower-case names; the first along redirects
-  int64_t received = 0;                        // bytes of a file that came in this call
+  std::string body = {};                            // of Get, and of a status that is no success
+  std::map<std::string, std::string> headers = {};  // lower-case names; the first along redirects
+  int64_t received = 0;                             // bytes of a file that came in this call
 };
 
 struct FileToFetch {
