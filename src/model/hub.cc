@@ -254,7 +254,12 @@ class Pull {
 
   // The files before the weights.
   Status ChooseSmall() {
-    if (!gguf_.empty()) return Find(files_, gguf_) != nullptr ? Status() : Missing(gguf_);
+    if (!gguf_.empty()) {
+      const HubFile* file = Find(files_, gguf_);
+      if (file == nullptr) return Missing(gguf_);
+      first_ = *file;
+      return {};
+    }
     const HubFile* config = Find(files_, kConfig);
     sharded_ = Find(files_, kSingle) == nullptr;
     if (config == nullptr || (sharded_ && Find(files_, kIndex) == nullptr)) {
@@ -265,7 +270,8 @@ class Pull {
                   gguf.empty() ? "choose a model that has safetensors"
                                : "name one of " + gguf + " behind " + repo_ + "/");
     }
-    small_.push_back(*config);
+    first_ = *config;
+    small_.push_back(first_);
     for (const char* name : kBeside) {
       if (const HubFile* file = Find(files_, name)) small_.push_back(*file);
     }
@@ -332,7 +338,7 @@ class Pull {
   }
 
   Status FindCommit() {
-    const std::string address = AddressOf(gguf_.empty() ? small_.front() : *Find(files_, gguf_));
+    const std::string address = AddressOf(first_);
     HEED_ASSIGN(const HttpReply reply, client_.Head(address));
     HEED_TRY(CheckReply(reply, address));
     const auto commit = reply.headers.find("x-repo-commit");
@@ -426,6 +432,7 @@ class Pull {
   HttpClient client_;
   std::string repo_, gguf_;     // "OWNER/NAME"; the file asked for, or ""
   std::vector<HubFile> files_;  // of the repository
+  HubFile first_;               // that is always taken
   std::vector<HubFile> small_, weights_;
   bool sharded_ = false;
   std::string root_, blobs_, commit_;  // in the cache
