@@ -12,7 +12,7 @@
 namespace heed {
 
 inline void FuzzVocabulary(const Result<std::unique_ptr<Tokenizer>>& tokenizer,
-                            std::string_view input) {
+                           std::string_view input) {
   if (!tokenizer) {
     if (tokenizer.error().Message().empty()) std::abort();
     return;

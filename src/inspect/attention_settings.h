@@ -56,8 +56,8 @@ SettingTexts TextsOf(const AttentionSettings& settings);
 // From the settings that a file states and those that were `given`, which win; other names are not
 // for attention and skipped, "null" and "None" state nothing. Sizes that shapes tell stay 0.
 // Errors (kRequest) name `where` and the setting: text that is no such value, a size below 1 or
-// beyond 2^24, a negative window, one of 0 that was given, rope_theta not above 0, an odd rotary_dim, a setting of rope
-// without a position.
+// beyond 2^24, a negative window, one of 0 that was given, rope_theta not above 0, an odd
+// rotary_dim, a setting of rope without a position.
 Result<AttentionSettings> ParseAttentionSettings(const SettingTexts& stated,
                                                  const SettingTexts& given,
                                                  const std::string& where);

@@ -66,7 +66,8 @@ struct TrainSettings {
     visit("beta2", self.beta2, "AdamW's decay of the second moment");
     visit("weight_decay", self.weight_decay, "on tensors of two and more dimensions");
     visit("grad_clip", self.grad_clip, "largest gradient norm; 0 for none");
-    visit("eval_interval", self.eval_interval, "updates between evaluations; short runs: max_iters / 4");
+    visit("eval_interval", self.eval_interval,
+          "updates between evaluations; short runs: max_iters / 4");
     visit("eval_iters", self.eval_iters, "batches of the held-out text in an evaluation");
     visit("log_interval", self.log_interval, "updates between lines of metrics.jsonl");
     visit("checkpoint_interval", self.checkpoint_interval,
