@@ -100,7 +100,8 @@ Result<ProcessResult> RunProcess(const ProcessRequest& request) {
     const std::chrono::duration<double> elapsed = Clock::now() - start;
     stopped = request.stop != nullptr && *request.stop;
     result.timed_out = request.timeout_s > 0 && elapsed.count() > request.timeout_s;
-    if (stopped || result.timed_out || SizeOf(out) > kMostOutput || SizeOf(err) > kMostOutput) {
+    result.wrote_too_much = SizeOf(out) > kMostOutput || SizeOf(err) > kMostOutput;
+    if (stopped || result.timed_out || result.wrote_too_much) {
       kill(-*child, SIGKILL);
       while (waitpid(*child, &status, 0) < 0 && errno == EINTR) {
       }

@@ -22,13 +22,14 @@ struct ProcessResult {
   int exit_code = 0;
   int signal = 0;  // that ended it, or 0
   bool timed_out = false;
+  bool wrote_too_much = false;
   std::string out, err;
 
   bool Succeeded() const { return exit_code == 0 && signal == 0 && !timed_out; }
 };
 
 // Runs a program in a process group of its own, which is killed when the program has ended, is late
-// or has written more than 64 MiB. A time-out leaves `timed_out`, too much output the signal.
+// or has written more than 64 MiB. The result says which.
 // Errors: kIo: no such program, and what else the system says; kInterrupted: `stop`.
 Result<ProcessResult> RunProcess(const ProcessRequest& request);
 

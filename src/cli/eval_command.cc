@@ -51,7 +51,11 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
       OpenModel(arguments[0], session.globals.reference ? ReferenceKernels() : SimdKernels(),
                 WeightsOf(settings.dtype)));
   if (!model.tokenizer) return tl::make_unexpected(model.tokenizer.error());
-  if (model.gpt) SetArithmetic(settings.dtype, model.gpt.get());
+  if (model.gpt) {
+    SetArithmetic(settings.dtype, model.gpt.get());
+    const std::string note = PrecisionNote(settings.dtype, *model.gpt);
+    if (!note.empty()) session.terminal.Note(note);
+  }
   std::vector<MappedFile> files;
   std::vector<PlacedText> texts;
   for (size_t i = 1; i < arguments.size(); ++i) {

@@ -154,7 +154,11 @@ class GenerateRun {
                                   WeightsOf(settings_.dtype)));
     HEED_TRY(Check(settings_));
     if (!model_.tokenizer) return tl::make_unexpected(model_.tokenizer.error());
-    if (model_.gpt) SetArithmetic(settings_.dtype, model_.gpt.get());
+    if (model_.gpt) {
+      SetArithmetic(settings_.dtype, model_.gpt.get());
+      const std::string note = PrecisionNote(settings_.dtype, *model_.gpt);
+      if (!note.empty()) session_.terminal.Note(note);
+    }
     HEED_TRY(MakeRequests());
     GenerateOptions options;
     options.max_tokens = settings_.max_tokens;

@@ -6,6 +6,19 @@
 
 #include "cli/command.h"
 
+namespace {
+
+// Weights are read from the pages of their file: when another program cuts it short, reading on
+// raises SIGBUS, and no result can be had.
+void OnShortFile(int) {
+  constexpr char kLine[] =
+      "heed: a file was cut short while it was read, expected its bytes to stay; copy it first\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+  _exit(2);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   // A standard stream that came closed must not lend its number to a file of ours.
   int fd = 0;
@@ -13,6 +26,7 @@ int main(int argc, char** argv) {
   if (fd > 2) close(fd);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of write instead
   std::signal(SIGXFSZ, SIG_IGN);  // so is a limit on the size of files
+  std::signal(SIGBUS, OnShortFile);
   std::setlocale(LC_CTYPE, "");
   const heed::Command commands[] = {
       heed::TrainCommand(),    heed::GenerateCommand(), heed::EvalCommand(),

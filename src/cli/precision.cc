@@ -1,5 +1,7 @@
 #include "cli/precision.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace heed {
@@ -27,6 +29,18 @@ void SetArithmetic(Precision precision, Gpt* model) {
   model->set_arithmetic(precision == Precision::kBf16             ? Arithmetic::kBf16
                         : precision == Precision::kF32 || !blocks ? Arithmetic::kF32
                                                                   : Arithmetic::kInt8);
+}
+
+std::string PrecisionNote(Precision precision, const Gpt& model) {
+  if (precision != Precision::kQ8_0 && precision != Precision::kQ4_0) return "";
+  int64_t factors = 0, packed = 0;
+  for (const Parameter& p : model.parameters().all()) {
+    factors += p.factor();
+    packed += p.factor() && p.packed.data != nullptr && p.packed.scaled();
+  }
+  if (packed == factors) return "";
+  return fmt::format("{} of {} matrices in {}: the others have no whole blocks of 32", packed,
+                     factors, NameOf(precision));
 }
 
 }  // namespace heed

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "base/fields.h"
 #include "model/gpt.h"
@@ -25,5 +26,7 @@ inline constexpr const char* kPrecisionHelp =
 Weights WeightsOf(Precision precision);
 // Of a model whose weights are WeightsOf(precision).
 void SetArithmetic(Precision precision, Gpt* model);
+// How many matrices could not be kept so; empty when none.
+std::string PrecisionNote(Precision precision, const Gpt& model);
 
 }  // namespace heed

@@ -179,6 +179,16 @@ TEST_F(Hostile, AModelToStartFromKeepsItsVocabulary) {
               HasSubstr("--init: found tokenizer beside it, expected the model's own vocabulary"));
 }
 
+// Whether it happens before or after the file is mapped.
+TEST_F(Hostile, AModelCutShortWhileItIsReadIsAnError) {
+  Train("run");
+  const ShellResult result =
+      Run("\"$heed\" generate run --prompt t --max-tokens 100000000 --threads 1 --quiet >out & "
+          "p=$!; sleep 0.5; : >run/model.safetensors; wait $p");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
 TEST_F(Hostile, AResumeWithNothingLeftSaysSo) {
   Train("run");
   EXPECT_THAT(Run("$heed train --resume run").err,

@@ -110,18 +110,21 @@ class Session {
     modes_ = answer.modes;
     const AttentionDump dump = DumpOf(attention, answer.theirs);
     report_.diagnosis = DiagnoseAttention(dump);
-    if (report_.diagnosis.verdict == DiagnosisVerdict::kUnexplained) {
-      for (const TheirTensor& tensor : answer.theirs) {
-        const bool scores = tensor.stage == Stage::kScores;
-        const auto bad = std::ranges::find_if(
-            tensor.values, [&](double v) { return scores ? std::isnan(v) : !std::isfinite(v); });
-        if (bad == tensor.values.end()) continue;
-        return program_.Failure(
-            first.mode, "not_finite",
-            fmt::format("tensor {} has {} at {}", Quoted(tensor.name), *bad,
-                        ShapeText(IndexOf(bad - tensor.values.begin(), tensor.shape))),
-            "no known fault leaves just these entries so");
+    for (const TheirTensor& tensor : answer.theirs) {
+      const bool scores = tensor.stage == Stage::kScores;
+      const auto is_bad = [&](double v) { return scores ? std::isnan(v) : !std::isfinite(v); };
+      const auto bad = std::ranges::find_if(tensor.values, is_bad);
+      if (bad == tensor.values.end()) continue;
+      // Some faults leave rows of NaN, none leaves nothing else.
+      if (report_.diagnosis.verdict != DiagnosisVerdict::kUnexplained &&
+          !std::ranges::all_of(tensor.values, is_bad)) {
+        continue;
       }
+      return program_.Failure(
+          first.mode, "not_finite",
+          fmt::format("tensor {} has {} at {}", Quoted(tensor.name), *bad,
+                      ShapeText(IndexOf(bad - tensor.values.begin(), tensor.shape))),
+          "no known fault leaves just these entries so");
     }
     Settle(report_.diagnosis);
     reference_ = answer.theirs.back().values;

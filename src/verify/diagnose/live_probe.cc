@@ -146,14 +146,16 @@ std::string ProbeCode(const Probe& probe, const std::vector<double>& y, int64_t 
   std::string code = fmt::format(
       "import numpy as np\n\n\n"
       "def numbers(seed, *shape):  # uniform in [-1, 1), SplitMix64\n"
-      "    z = np.uint64(seed) + np.arange(1, np.prod(shape) + 1, dtype=np.uint64) * "
-      "np.uint64(0x{:X})\n"
+      "    i = np.arange(1, np.prod(shape) + 1, dtype=np.uint64)\n"
+      "    z = np.uint64(seed) + i * np.uint64(0x{:X})\n"
       "    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)\n"
       "    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)\n"
       "    z = (z ^ (z >> np.uint64(31))) >> np.uint64(40)\n"
       "    return (z / 2**23 - 1).astype(np.float32).reshape(shape)\n\n\n"
+      "# {} query heads, {} key/value heads, {} channels a head\n"
       "x = {}numbers({}, {}, {}, {})\n",
-      kGamma, times(probe.gain), first, probe.B, probe.T, sizes.C);
+      kGamma, probe.shape.settings.n_head, probe.shape.settings.n_kv_head,
+      probe.shape.settings.head_dim, times(probe.gain), first, probe.B, probe.T, sizes.C);
   const int64_t rows[4] = {sizes.q, sizes.kv, sizes.kv, sizes.C};
   for (int p = 0; p < 4; ++p) {
     const int64_t in = p < 3 ? sizes.C : sizes.q;

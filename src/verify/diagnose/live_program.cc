@@ -185,6 +185,10 @@ Result<LiveAnswer> LiveProgram::Ask(const LiveQuestion& question) {
     return Failure(mode, "time_out", fmt::format("no end after {:g} s", command_.timeout_s),
                    "--timeout SECONDS gives it longer");
   }
+  if (run.wrote_too_much) {
+    return Failure(mode, "too_much_output", "more than 64 MiB on stdout or stderr",
+                   "the answer belongs into the output file");
+  }
   if (const int signal = SignalOf(run); signal != 0) {
     return Failure(mode, "crash",
                    fmt::format("signal {} ({}){}{}", signal, strsignal(signal),
