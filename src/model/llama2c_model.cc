@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "base/quote.h"
 #include "io/file.h"
 #include "io/llama2c.h"
 #include "model/names.h"
@@ -98,6 +99,12 @@ Result<LoadedModel> LoadLlama2c(const std::string& path, const Kernels& kernels,
   }
   HEED_ASSIGN(loaded.report, LoadNamed(tensors, Naming::kMeta, kOrder, IsRotaryTable, path, weights,
                                        loaded.model.get()));
+  std::error_code error;
+  if (vocabulary == VocabularyBeside(path) && !std::filesystem::exists(vocabulary, error)) {
+    loaded.tokenizer = Fail(ErrorKind::kRequest, path, "no vocabulary",
+                            Quoted(vocabulary) + ", for the file itself holds none");
+    return loaded;
+  }
   loaded.tokenizer = OpenTokenizer(vocabulary);
   HEED_TRY(CheckVocabulary(loaded.tokenizer, loaded.model->config(), vocabulary));
   return loaded;
