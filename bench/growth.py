@@ -18,7 +18,7 @@ HEED = {"layers": "n-layer", "heads": "n-head", "width": "n-embd", "block": "blo
         "batch": "batch-size"}
 # Sizes, and the largest that PyTorch is asked for: its scores take memory with the square of block.
 SWEEPS = {
-    "block": ([64, 128, 256, 512, 1024, 2048, 4096, 8192], 2048),
+    "block": ([64, 128, 256, 512, 1024, 2048, 4096, 8192], 1024),
     "width": ([32, 64, 128, 256, 512, 1024], 1024),
     "layers": ([1, 2, 4, 8, 16], 16),
     "batch": ([1, 2, 4, 8, 16, 32, 64], 64),
@@ -62,6 +62,7 @@ set logscale xy 2
 set xlabel '{TITLES[sweep]}'
 set ylabel 'microseconds a token'
 set key top left
+set rmargin 5
 set grid
 set xtics ({', '.join(str(row[0]) for row in rows)})
 plot '-' using 1:2 with linespoints lw 2 pt 7 title 'heed', \\
