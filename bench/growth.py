@@ -12,7 +12,8 @@ import json
 import os
 import subprocess
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from compare import HERE, run
+
 BASE = {"layers": 4, "heads": 4, "width": 128, "block": 64, "batch": 12}
 HEED = {"layers": "n-layer", "heads": "n-head", "width": "n-embd", "block": "block-size",
         "batch": "batch-size"}
@@ -41,8 +42,7 @@ def heed(sizes, seconds):
                "--json", "--quiet", "--seconds", str(seconds), "--threads", str(sizes["threads"])]
     for name, flag in HEED.items():
         command += ["--" + flag, str(sizes[name])]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return json.loads(out)["rows"][0]["ms"]
+    return json.loads(run(command))["rows"][0]["ms"]
 
 
 def torch(sizes, seconds):
@@ -50,8 +50,7 @@ def torch(sizes, seconds):
                "--seconds", str(seconds)]
     for name, value in sizes.items():
         command += ["--" + name, str(value)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return json.loads(out.strip().splitlines()[-1])["ms"]
+    return json.loads(run(command).strip().splitlines()[-1])["ms"]
 
 
 def draw(sweep, rows, path):
