@@ -282,17 +282,23 @@ void Run(double flops, int64_t pieces, const Body& body) {
 // ---- Products on packed copies.
 
 constexpr int64_t kMaxDepth = 1024;               // words of a block of K
-constexpr int64_t kMaxPanels = int64_t{1} << 20;  // words of packed A, and of packed B: 4 MiB
-constexpr int64_t kPieceRows = 4 * kRows;
-constexpr int64_t kPieceColumns = 2 * kWidth;
+constexpr int64_t kMaxShared = int64_t{1} << 20;  // words packed for all pieces: 4 MiB
+constexpr int64_t kMinShared = 256;               // rows or columns of them
+constexpr int64_t kMaxOwn = int64_t{1} << 17;     // words that a piece packs: half a second cache
+constexpr int64_t kPieces = 12;                   // at least, where there are so many panels
 
-// The part of the product at hand: C [i0.., j0..] over k0.. .
+// The part of the product at hand: C [i0.., j0..] over k0.. . The smaller operand is packed for
+// all pieces, panels [M / kRows][words][kPanelRows] of A or [N / kWidth][words][kWidth] of B. A
+// piece packs its part of the other and multiplies it by all of the first: that copy does not
+// leave the second cache.
 struct Block {
   int64_t i0, M, j0, N, k0, K;
-  int64_t words;     // of K
-  bool first, last;  // of the blocks of K
-  float* a;          // panels [M / kRows][words][kPanelRows]
-  float* b;          // panels [N / kWidth][words][kWidth]
+  int64_t words;                      // of K
+  bool first, last;                   // of the blocks of K
+  bool shares_b;                      // or A
+  float* shared;                      // the panels of all pieces
+  int64_t shared_floats, own_floats;  // each thread has some of its own behind the shared ones
+  int64_t step;                       // rows of A or columns of B of a piece
 };
 
 // ---- B packed in few bits, back in words of an engine.
@@ -394,19 +400,11 @@ void PackB(const MatmulArgs<>& args, const Block& block, int64_t j, int64_t colu
 }
 
 template <class Engine>
-void PackPanel(const MatmulArgs<>& args, const Block& block, int64_t piece) {
-  const int64_t a_panels = DivideUp(block.M, kRows);
-  if (piece < a_panels) {
-    const int64_t i = piece * kRows;
-    const float* a = args.a + (block.i0 + i) * args.a_row + block.k0 * args.a_col;
-    Engine::Pack(a, args.a_row, args.a_col, std::min<int64_t>(kRows, block.M - i), block.K,
-                 kPanelRows, block.a + piece * kPanelRows * block.words,
-                 args.a_row == block.K ? a + kRows * block.K : nullptr);
-  } else {
-    const int64_t j = (piece - a_panels) * kWidth;
-    PackB<Engine>(args, block, j, std::min<int64_t>(kWidth, block.N - j),
-                  block.b + j * block.words);
-  }
+void PackA(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t rows,
+           float* HWY_RESTRICT panel) {
+  const float* a = args.a + (block.i0 + i) * args.a_row + block.k0 * args.a_col;
+  Engine::Pack(a, args.a_row, args.a_col, rows, block.K, kPanelRows, panel,
+               args.a_row == block.K ? a + kRows * block.K : nullptr);
 }
 
 // Asks for the lines that Finish will touch: a tile's rows lie too far apart for the processor to
@@ -423,8 +421,10 @@ HWY_INLINE void FetchTile(const MatmulArgs<>& args, int64_t i0, int64_t rows, in
   }
 }
 
+// C of rows i.. and columns j.. of the block from their panels.
 template <class Engine>
-void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t j) {
+void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t j, const float* a,
+                 const float* b) {
   alignas(64) float sums[kRows * kWidth];
   const int64_t rows = std::min<int64_t>(kRows, block.M - i);
   const int64_t columns = std::min<int64_t>(kWidth, block.N - j);
@@ -434,8 +434,8 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
   float* c = args.c + i0 * args.ldc + j0;
   TileArgs tile;
   tile.words = block.words;
-  tile.a = block.a + i / kRows * kPanelRows * block.words;
-  tile.b = block.b + j * block.words;
+  tile.a = a;
+  tile.b = b;
   tile.b_row = kWidth;
   const bool in_place = columns == kWidth && (plain || !block.last);
   tile.out = in_place ? c : sums;
@@ -456,15 +456,99 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
   Finish(finish, sums, kWidth, i0, rows, j0, columns);
 }
 
-template <class Engine>
-void ComputePiece(const MatmulArgs<>& args, const Block& block, int64_t piece) {
-  const int64_t down = DivideUp(block.M, kPieceRows);
-  const int64_t i0 = piece % down * kPieceRows, j0 = piece / down * kPieceColumns;
-  for (int64_t j = j0; j < std::min(j0 + kPieceColumns, block.N); j += kWidth) {
-    for (int64_t i = i0; i < std::min(i0 + kPieceRows, block.M); i += kRows) {
-      ComputeTile<Engine>(args, block, i, j);
+// Asks for a matrix a few lines at a time, while tiles are computed. Numbers lie in runs.
+class Fetcher {
+ public:
+  Fetcher(const float* at, int64_t row, int64_t column, int64_t rows, int64_t columns) : at_(at) {
+    runs_ = column == 1 ? rows : columns;
+    length_ = column == 1 ? columns : rows;
+    stride_ = column == 1 ? row : column;
+  }
+  int64_t lines() const { return runs_ * DivideUp(length_, kCacheLine); }
+  HWY_INLINE void Fetch(int64_t lines) {
+    for (; lines > 0 && run_ < runs_; --lines) {
+      __builtin_prefetch(at_ + run_ * stride_ + column_, 0, 2);
+      column_ += kCacheLine;
+      if (column_ < length_) continue;
+      column_ = 0;
+      ++run_;
     }
   }
+
+ private:
+  const float* at_;
+  int64_t runs_, length_, stride_;
+  int64_t run_ = 0, column_ = 0;
+};
+
+// Rows i.. of C, whose A is packed here, with all columns of the block.
+template <class Engine>
+void RowPiece(const MatmulArgs<>& args, const Block& block, int64_t i, float* HWY_RESTRICT own) {
+  const int64_t end = std::min(i + block.step, block.M), panel = block.words * kPanelRows;
+  for (int64_t row = i; row < end; row += kRows) {
+    PackA<Engine>(args, block, row, std::min<int64_t>(kRows, block.M - row),
+                  own + (row - i) / kRows * panel);
+  }
+  Fetcher next(args.a + (block.i0 + end) * args.a_row + block.k0 * args.a_col, args.a_row,
+               args.a_col, std::min(block.step, block.M - end), block.K);
+  const int64_t tiles = DivideUp(end - i, kRows) * DivideUp(block.N, kWidth);
+  const int64_t lines = DivideUp(next.lines(), tiles);
+  for (int64_t j = 0; j < block.N; j += kWidth) {
+    for (int64_t row = i; row < end; row += kRows) {
+      next.Fetch(lines);
+      ComputeTile<Engine>(args, block, row, j, own + (row - i) / kRows * panel,
+                          block.shared + j * block.words);
+    }
+  }
+}
+
+// Columns j.. of C, whose B is packed here, with all rows of the block.
+template <class Engine>
+void ColumnPiece(const MatmulArgs<>& args, const Block& block, int64_t j, float* HWY_RESTRICT own) {
+  const int64_t end = std::min(j + block.step, block.N);
+  for (int64_t column = j; column < end; column += kWidth) {
+    PackB<Engine>(args, block, column, std::min<int64_t>(kWidth, block.N - column),
+                  own + (column - j) * block.words);
+  }
+  const int64_t columns = args.packed.data != nullptr ? 0 : std::min(block.step, block.N - end);
+  Fetcher next(args.b + block.k0 * args.b_row + (block.j0 + end) * args.b_col, args.b_row,
+               args.b_col, block.K, columns);
+  const int64_t tiles = DivideUp(end - j, kWidth) * DivideUp(block.M, kRows);
+  const int64_t lines = DivideUp(next.lines(), tiles);
+  for (int64_t i = 0; i < block.M; i += kRows) {
+    for (int64_t column = j; column < end; column += kWidth) {
+      next.Fetch(lines);
+      ComputeTile<Engine>(args, block, i, column,
+                          block.shared + i / kRows * kPanelRows * block.words,
+                          own + (column - j) * block.words);
+    }
+  }
+}
+
+template <class Engine>
+void ComputeBlock(const MatmulArgs<>& args, const Block& block) {
+  const double flops = 2.0 * block.M * block.N * block.K;
+  if (block.shares_b) {
+    Run(flops, DivideUp(block.N, kWidth), [&](int64_t strip) {
+      const int64_t j = strip * kWidth;
+      PackB<Engine>(args, block, j, std::min<int64_t>(kWidth, block.N - j),
+                    block.shared + j * block.words);
+    });
+  } else {
+    Run(flops, DivideUp(block.M, kRows), [&](int64_t panel) {
+      const int64_t i = panel * kRows;
+      PackA<Engine>(args, block, i, std::min<int64_t>(kRows, block.M - i),
+                    block.shared + panel * kPanelRows * block.words);
+    });
+  }
+  Run(flops, DivideUp(block.shares_b ? block.M : block.N, block.step), [&](int64_t piece) {
+    float* own = block.shared + block.shared_floats + ThreadIndex() * block.own_floats;
+    if (block.shares_b) {
+      RowPiece<Engine>(args, block, piece * block.step, own);
+    } else {
+      ColumnPiece<Engine>(args, block, piece * block.step, own);
+    }
+  });
 }
 
 // At least `floats` floats of this thread's own, kept for the next call; null when there are none.
@@ -487,31 +571,32 @@ bool PackedMatmul(const MatmulArgs<>& args) {
   // Parts of a packed B are whole blocks.
   const int64_t unit = args.packed.data == nullptr ? 1 : kBlockNumbers;
   const int64_t depth = RoundUp(DivideUp(words, blocks), unit);
-  const int64_t most = std::max<int64_t>(kMaxPanels / depth, 4 * kPieceColumns);
-  const int64_t height = std::min(RoundUp(M, kRows), most / kRows * kRows);
-  const int64_t width = std::min(RoundUp(N, kWidth), most / kWidth * kWidth);
-  float* a = Scratch((height / kRows * kPanelRows + width) * depth);
-  if (a == nullptr) return false;
   Block block;
-  block.a = a;
-  block.b = a + height / kRows * kPanelRows * depth;
-  for (block.j0 = 0; block.j0 < N; block.j0 += width) {
-    block.N = std::min(width, N - block.j0);
+  block.shares_b = M >= N;
+  // Several pieces for each of a few threads, with as many tiles as can be for what each packs.
+  const int64_t unit_own = block.shares_b ? kRows : kWidth;
+  const int64_t panel = depth * (block.shares_b ? kPanelRows : kWidth);
+  const int64_t panels =
+      std::min(DivideUp(block.shares_b ? M : N, unit_own) / kPieces, kMaxOwn / panel);
+  block.step = unit_own * std::clamp<int64_t>(panels, 1, block.shares_b ? 4 : 2);
+  const int64_t most = std::max<int64_t>(kMaxShared / depth, kMinShared);
+  const int64_t length = block.shares_b ? N : M, unit_shared = block.shares_b ? kWidth : kRows;
+  const int64_t some = std::min(RoundUp(length, unit_shared), most / unit_shared * unit_shared);
+  block.own_floats = block.step / unit_own * panel;
+  block.shared_floats = depth * (block.shares_b ? some : some / kRows * kPanelRows);
+  block.shared = Scratch(block.shared_floats + NumThreads() * block.own_floats);
+  if (block.shared == nullptr) return false;
+  for (int64_t start = 0; start < length; start += some) {
+    block.i0 = block.shares_b ? 0 : start;
+    block.j0 = block.shares_b ? start : 0;
+    block.M = block.shares_b ? M : std::min(some, M - start);
+    block.N = block.shares_b ? std::min(some, N - start) : N;
     for (block.k0 = 0; block.k0 < K; block.k0 += depth * Engine::kPerWord) {
       block.K = std::min(depth * Engine::kPerWord, K - block.k0);
       block.words = DivideUp(block.K, Engine::kPerWord);
       block.first = block.k0 == 0;
       block.last = block.k0 + block.K == K;
-      for (block.i0 = 0; block.i0 < M; block.i0 += height) {
-        block.M = std::min(height, M - block.i0);
-        const double flops = 2.0 * block.M * block.N * block.K;
-        const int64_t a_panels = DivideUp(block.M, kRows);
-        const int64_t b_panels = block.i0 == 0 ? DivideUp(block.N, kWidth) : 0;
-        Run(flops, a_panels + b_panels,
-            [&](int64_t piece) { PackPanel<Engine>(args, block, piece); });
-        Run(flops, DivideUp(block.M, kPieceRows) * DivideUp(block.N, kPieceColumns),
-            [&](int64_t piece) { ComputePiece<Engine>(args, block, piece); });
-      }
+      ComputeBlock<Engine>(args, block);
     }
   }
   return true;
