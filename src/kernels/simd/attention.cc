@@ -95,6 +95,45 @@ inline int64_t RowIndex(const AttentionArgs<>& a, const Rows& rows, int64_t r) {
   return (rows.b * a.H + rows.h(r)) * a.T_ + rows.t(r);
 }
 
+// Asks for what the item after the current one will read, a few rows at each of `steps` steps: a
+// head's rows lie far apart, and whoever reads them first waits for memory.
+class Ahead {
+ public:
+  // `rows` are the next item's; `backward` also reads z and dz.
+  Ahead(const AttentionArgs<>& a, const Rows& rows, bool backward, int64_t steps)
+      : a_(a), rows_(rows), backward_(backward), keys_(a.k + KeyOffset(a, rows)) {
+    const int64_t all = rows.count + a.S;
+    if (all * a.D <= kMaxAhead) per_step_ = (all + steps - 1) / steps;
+  }
+  void Step() {
+    for (int64_t end = next_ + per_step_; next_ < end; ++next_) {
+      if (next_ < rows_.count) {
+        Fetch(QueryRow(a_, rows_, next_));
+        if (!backward_) continue;
+        Fetch(a_.z + OutputOffset(a_, rows_, next_));
+        Fetch(a_.dz + OutputOffset(a_, rows_, next_));
+      } else if (next_ < rows_.count + a_.S) {
+        const int64_t offset = (next_ - rows_.count) * a_.kv_row;
+        Fetch(keys_ + offset);
+        Fetch(keys_ + (a_.v - a_.k) + offset);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kMaxAhead = 1 << 15;  // numbers: with z, dz and v some 300 KiB
+
+  void Fetch(const float* row) const {
+    for (int64_t i = 0; i < a_.D; i += 16) __builtin_prefetch(row + i, 0, 2);
+  }
+
+  const AttentionArgs<>& a_;
+  Rows rows_;
+  bool backward_;
+  const float* keys_;
+  int64_t per_step_ = 0, next_ = 0;
+};
+
 // Runs items in pieces of at least kPieceWork multiplications.
 template <class Body>
 void ForItems(int64_t items, int64_t work_per_item, const Body& body) {
@@ -516,7 +555,7 @@ void StoreLse(const AttentionArgs<>& a, const Rows& rows, int64_t r0, Vec max, V
   for (int64_t l = 0; l < lanes; ++l) a.lse[RowIndex(a, rows, r0 + l)] = lse[l];
 }
 
-void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
+void ForwardRows(const AttentionArgs<>& a, const Rows& rows, const Rows& next) {
   const Tag d;
   const int64_t D = a.D, padded = RoundUp(D), count = rows.count;
   Scratch scratch(count * (D + padded + kLanes + 2) + (kBlock + D + padded) * kTile + 4 * kLanes);
@@ -540,6 +579,7 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
   const Sight sight(a, rows.b);
   const int64_t first = std::max<int64_t>(0, sight.First(rows.t0));
   const int64_t last = sight.Last(rows.t(count - 1));
+  Ahead ahead(a, next, false, std::max<int64_t>(1, (last - first) / kTile) * (count / kBlock + 1));
   for (int64_t key0 = first / kTile * kTile; key0 < last; key0 += kTile) {
     const int64_t n = std::min(kTile, last - key0);
     const int64_t offset = KeyOffset(a, rows) + key0 * a.kv_row;
@@ -558,6 +598,7 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows) {
     for (int64_t r0 = 0; r0 < count; r0 += kBlock) {
       const BlockSight block(sight, rows, r0, count, key0);
       if (block.Empty()) continue;
+      ahead.Step();
       Product p;
       p.a = q + r0 * D, p.a_row = D;
       p.b = keys, p.b_row = kTile;
@@ -846,11 +887,18 @@ void Forward(const AttentionArgs<>& a) {
   const int64_t heads = a.B * a.Hkv * tiles(group) >= 4 ? group : 1;
   const int64_t queries = (a.T_ + tiles(heads) - 1) / tiles(heads);
   const int64_t per_head = (a.T_ + queries - 1) / queries, bundles = a.H / heads;
-  const RowsFunction run = a.D <= kSmallWidth ? kForwardLanes[a.D - 1] : ForwardRows;
-  ForItems(a.B * bundles * per_head, queries * heads * a.S * a.D, [&](int64_t item) {
+  const int64_t items = a.B * bundles * per_head;
+  const auto rows = [&](int64_t item) {
     const int64_t t0 = item % per_head * queries, bundle = item / per_head;
-    run(a, {bundle / bundles, bundle % bundles * heads, heads, t0,
-            std::min(queries, a.T_ - t0) * heads});
+    return Rows{bundle / bundles, bundle % bundles * heads, heads, t0,
+                std::min(queries, a.T_ - t0) * heads};
+  };
+  ForItems(items, queries * heads * a.S * a.D, [&](int64_t item) {
+    if (a.D <= kSmallWidth) {
+      kForwardLanes[a.D - 1](a, rows(item));
+    } else {
+      ForwardRows(a, rows(item), rows(std::min(item + 1, items - 1)));
+    }
   });
 }
 
@@ -932,8 +980,9 @@ void LoadRowSums(const AttentionArgs<>& a, const Rows& rows, float* delta, float
 
 // Key tiles strip, strip + strips, .. of one key/value head: sets dk and dv there, and dq, or with
 // `partial` [rows, padded] this strip's share of it, before the scale.
+// `next` are the rows of the item that follows.
 void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, int64_t strips,
-                   float* partial) {
+                   float* partial, const Rows& next) {
   const int64_t D = a.D, padded = RoundUp(D), count = rows.count;
   Scratch scratch(count * (padded + 2) + kBackwardRows * (2 * padded + 2 * kTile) +
                   kTile * (2 * D + 3 * padded));
@@ -953,6 +1002,7 @@ void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, in
 
   LoadRowSums(a, rows, delta, lse);
   const Sight sight(a, rows.b);
+  Ahead ahead(a, next, true, count / kBlock + 1);
   for (int64_t key0 = strip * kTile; key0 < a.S; key0 += strips * kTile) {
     const int64_t n = std::min(kTile, a.S - key0);
     const int64_t offset = KeyOffset(a, rows) + key0 * a.kv_row;
@@ -971,6 +1021,7 @@ void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, in
       }
       for (int64_t r = 0; r < chunk; r += kBlock) {
         const BlockSight block(sight, rows, row0 + r, row0 + chunk, key0);
+        ahead.Step();
         Product p;
         p.a_row = padded;
         p.b_row = kTile;
@@ -1195,7 +1246,8 @@ void Backward(const AttentionArgs<>& a) {
   Buffer partials(strips > 1 ? heads * strips * size * sizeof(float) : 0);
   ForItems(heads * strips, rows * a.S * a.D / strips, [&](int64_t item) {
     BackwardStrip(a, head(item / strips), item % strips, strips,
-                  strips > 1 ? partials.floats() + item * size : nullptr);
+                  strips > 1 ? partials.floats() + item * size : nullptr,
+                  head(std::min(item / strips + 1, heads - 1)));
   });
   if (strips == 1) return;
   ForItems(heads, size * strips, [&](int64_t i) {
