@@ -88,12 +88,12 @@ HWY_INLINE V Log(D d, V x) {
   return hn::MulAdd(hn::ConvertTo(d, n), hn::Set(d, 0.69314718f), hn::Mul(p, s));
 }
 
-// s = 1 / (1 + e^-x) and rest = 1 - s, each to a few ulp however small, from -x.
+// s = 1 / (1 + e) and rest = 1 - s, each to a few ulp however small: with e = e^-x the sigmoid of
+// x.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE void SigmoidPair(D d, V minus_x, V& s, V& rest) {
+HWY_INLINE void SigmoidPair(D d, V e, V& s, V& rest) {
   namespace hn = hwy::HWY_NAMESPACE;
   const V one = hn::Set(d, 1.0f);
-  const V e = Exp(d, minus_x);
   s = hn::Div(one, hn::Add(one, e));
   // 1 - s = e·s; where e is bounded, s is 0: the bound keeps 0 · infinity away.
   rest = hn::Mul(hn::Min(e, hn::Set(d, 0x1p126f)), s);
@@ -102,7 +102,7 @@ HWY_INLINE void SigmoidPair(D d, V minus_x, V& s, V& rest) {
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
   V s, rest;
-  SigmoidPair(d, hwy::HWY_NAMESPACE::Neg(x), s, rest);
+  SigmoidPair(d, Exp(d, hwy::HWY_NAMESPACE::Neg(x)), s, rest);
   return s;
 }
 
@@ -116,9 +116,10 @@ template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE void GeluWithDerivative(D d, V x, V& y, V& dy) {
   namespace hn = hwy::HWY_NAMESPACE;
   const V x2 = hn::Mul(x, x);
-  const V slope = hn::NegMulAdd(hn::Set(d, kGeluCubic), x2, hn::Set(d, -kGeluLinear));
+  const V slope =
+      hn::NegMulAdd(hn::Set(d, kGeluCubic * kLog2E), x2, hn::Set(d, -kGeluLinear * kLog2E));
   V s, one_minus_s;
-  SigmoidPair(d, hn::Mul(x, slope), s, one_minus_s);  // x · slope = -2u
+  SigmoidPair(d, Exp2(d, hn::Mul(x, slope)), s, one_minus_s);  // 2^(x · slope) = e^-2u
   y = hn::Mul(x, s);
   // Where x² is bounded s·(1 - s) is 0: no 0 · infinity here either.
   const V bounded = hn::Min(x2, hn::Set(d, 1e4f));

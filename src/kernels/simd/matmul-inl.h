@@ -86,6 +86,14 @@ struct TileArgs {
   int64_t init_row = 0;
   float* out = nullptr;  // may be init
   int64_t out_row = 0;
+  // What will be touched when the tile is done: rows like its own, fetch_row apart, of some arrays.
+  // They lie too far apart for the processor to guess them, and it drops much of what is asked for
+  // at once, so a packed tile asks row by row while it computes.
+  std::array<const float*, 3> fetch = {};
+  int fetches = 0;
+  int64_t fetch_row = 0;
+
+  void Fetch(const float* rows) { fetch[fetches++] = rows; }
 };
 
 template <class Engine, int kTileRows, int kVec, bool kPacked>
@@ -109,18 +117,28 @@ void Tile(const TileArgs& args) {
       for (int j = 0; j < kVec; ++j) sum[i][j] = hn::LoadU(d, init + j * kLanes);
     }
   }
-  for (int64_t k = args.words; k > 0; --k) {
-    V bk[kVec];
-#pragma GCC unroll 16
-    for (int j = 0; j < kVec; ++j) bk[j] = hn::LoadU(d, b + j * kLanes);
-#pragma GCC unroll 16
-    for (int i = 0; i < kTileRows; ++i) {
-      const V ai = hn::Set(d, a[i * a_row]);
-#pragma GCC unroll 16
-      for (int j = 0; j < kVec; ++j) sum[i][j] = Engine::MulAdd(ai, bk[j], sum[i][j]);
+  int64_t left = args.words, row = 0;
+  for (int64_t parts = kPacked ? kTileRows : 1; parts > 0; --parts, row += args.fetch_row) {
+    for (int i = 0; i < args.fetches; ++i) {
+      for (int j = 0; j < kVec * kLanes; j += kCacheLine) {
+        __builtin_prefetch(args.fetch[i] + row + j);
+      }
     }
-    a += a_col;
-    b += b_row;
+    const int64_t part = left / parts;
+    left -= part;
+    for (int64_t k = part; k > 0; --k) {
+      V bk[kVec];
+#pragma GCC unroll 16
+      for (int j = 0; j < kVec; ++j) bk[j] = hn::LoadU(d, b + j * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kTileRows; ++i) {
+        const V ai = hn::Set(d, a[i * a_row]);
+#pragma GCC unroll 16
+        for (int j = 0; j < kVec; ++j) sum[i][j] = Engine::MulAdd(ai, bk[j], sum[i][j]);
+      }
+      a += a_col;
+      b += b_row;
+    }
   }
   float* out = args.out;
 #pragma GCC unroll 16
@@ -236,27 +254,44 @@ struct FloatEngine {
   }
 };
 
+// One vector of c (and aux), at offset `at` and column j, from its finished chains.
+template <Epilogue kEpilogue>
+HWY_INLINE void FinishVector(const MatmulArgs<>& args, V sum, int64_t at, int64_t j, int64_t n) {
+  const D d;
+  if (args.bias != nullptr) sum = hn::Add(sum, LoadFirst(d, args.bias + j, n));
+  if (args.residual != nullptr) sum = hn::Add(sum, LoadFirst(d, args.residual + at, n));
+  if constexpr (kEpilogue == Epilogue::kGelu) {
+    StoreFirst(Gelu(d, sum), d, args.aux + at, n);
+  } else if constexpr (kEpilogue == Epilogue::kGeluBackward) {
+    V y, dy;
+    GeluWithDerivative(d, LoadFirst(d, args.aux + at, n), y, dy);
+    StoreFirst(y, d, args.aux + at, n);
+    sum = hn::Mul(sum, dy);
+  }
+  StoreFirst(sum, d, args.c + at, n);
+}
+
+template <Epilogue kEpilogue>
+void FinishRows(const MatmulArgs<>& args, const float* sums, int64_t sums_row, int64_t i0,
+                int64_t rows, int64_t j0, int64_t columns) {
+  const D d;
+  for (int64_t i = 0; i < rows; ++i, sums += sums_row) {
+    const int64_t at = (i0 + i) * args.ldc + j0;
+    int64_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes) {
+      FinishVector<kEpilogue>(args, hn::LoadU(d, sums + j), at + j, j0 + j, kLanes);
+    }
+    if (j == columns) continue;
+    FinishVector<kEpilogue>(args, hn::LoadU(d, sums + j), at + j, j0 + j, columns - j);
+  }
+}
+
 // Writes c (and aux) from the finished chains `sums` of rows i0.. and columns j0.. .
 void Finish(const MatmulArgs<>& args, const float* sums, int64_t sums_row, int64_t i0, int64_t rows,
             int64_t j0, int64_t columns) {
-  const D d;
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; j += kLanes) {
-      const int64_t n = columns - j, at = (i0 + i) * args.ldc + j0 + j;
-      V sum = hn::LoadU(d, sums + i * sums_row + j);
-      if (args.bias != nullptr) sum = hn::Add(sum, LoadFirst(d, args.bias + j0 + j, n));
-      if (args.residual != nullptr) sum = hn::Add(sum, LoadFirst(d, args.residual + at, n));
-      if (args.epilogue == Epilogue::kGelu) {
-        StoreFirst(Gelu(d, sum), d, args.aux + at, n);
-      } else if (args.epilogue == Epilogue::kGeluBackward) {
-        V y, dy;
-        GeluWithDerivative(d, LoadFirst(d, args.aux + at, n), y, dy);
-        StoreFirst(y, d, args.aux + at, n);
-        sum = hn::Mul(sum, dy);
-      }
-      StoreFirst(sum, d, args.c + at, n);
-    }
-  }
+  constexpr std::array kBodies = {&FinishRows<Epilogue::kNone>, &FinishRows<Epilogue::kGelu>,
+                                  &FinishRows<Epilogue::kGeluBackward>};
+  kBodies[static_cast<int>(args.epilogue)](args, sums, sums_row, i0, rows, j0, columns);
 }
 
 void LoadC(const MatmulArgs<>& args, float* sums, int64_t sums_row, int64_t i0, int64_t rows,
@@ -407,20 +442,6 @@ void PackA(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t rows
                args.a_row == block.K ? a + kRows * block.K : nullptr);
 }
 
-// Asks for the lines that Finish will touch: a tile's rows lie too far apart for the processor to
-// guess them, and its multiply-adds take longer than memory does to answer.
-HWY_INLINE void FetchTile(const MatmulArgs<>& args, int64_t i0, int64_t rows, int64_t j0,
-                          int64_t columns) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; j += kCacheLine) {
-      const int64_t at = (i0 + i) * args.ldc + j0 + j;
-      __builtin_prefetch(args.c + at);
-      if (args.aux != nullptr) __builtin_prefetch(args.aux + at);
-      if (args.residual != nullptr) __builtin_prefetch(args.residual + at);
-    }
-  }
-}
-
 // C of rows i.. and columns j.. of the block from their panels.
 template <class Engine>
 void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t j, const float* a,
@@ -431,21 +452,24 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
   const int64_t i0 = block.i0 + i, j0 = block.j0 + j;
   const bool plain =
       args.bias == nullptr && args.residual == nullptr && args.epilogue == Epilogue::kNone;
-  float* c = args.c + i0 * args.ldc + j0;
+  const int64_t at = i0 * args.ldc + j0;
   TileArgs tile;
   tile.words = block.words;
   tile.a = a;
   tile.b = b;
   tile.b_row = kWidth;
   const bool in_place = columns == kWidth && (plain || !block.last);
-  tile.out = in_place ? c : sums;
+  tile.out = in_place ? args.c + at : sums;
   tile.out_row = in_place ? args.ldc : kWidth;
   if (!block.first || args.accumulate) {
     if (!in_place) LoadC(args, sums, kWidth, i0, rows, j0, columns);
     tile.init = tile.out;
     tile.init_row = tile.out_row;
   }
-  FetchTile(args, i0, rows, j0, columns);
+  tile.fetch_row = args.ldc;
+  tile.Fetch(args.c + at);
+  if (args.aux != nullptr) tile.Fetch(args.aux + at);
+  if (args.residual != nullptr) tile.Fetch(args.residual + at);
   RunTile<Engine, true>(rows, DivideUp(columns, kLanes), tile);
   if (in_place) return;
   MatmulArgs<> finish = args;

@@ -226,7 +226,7 @@ class NarrowPass {
     Product(Weights(block.gate), Channels(at_.normed), T_,
             [&](FloatVec gate, size_t t, size_t i) HWY_ATTR {
               FloatVec s, rest;
-              SigmoidPair(d, hn::Neg(gate), s, rest);
+              SigmoidPair(d, Exp(d, hn::Neg(gate)), s, rest);
               const FloatVec y = hn::Mul(gate, s), up = At(h, t * inner + i);
               const FloatVec dy = hn::Mul(s, hn::MulAdd(gate, rest, Set(1.0f)));
               Put(hn::Mul(y, up), h, t * inner + i);

@@ -38,7 +38,7 @@ void SwigluBackward(const SwigluArgs<>& args) {
       const FloatVec gate = lanes.Load(gates + i), up = lanes.Load(ups + i);
       const FloatVec dh = lanes.Load(dhs + i);
       FloatVec sigmoid, rest;
-      SigmoidPair(FloatTag(), hn::Neg(gate), sigmoid, rest);
+      SigmoidPair(FloatTag(), Exp(FloatTag(), hn::Neg(gate)), sigmoid, rest);
       const FloatVec silu = hn::Mul(gate, sigmoid);
       const FloatVec slope = hn::Mul(sigmoid, hn::MulAdd(gate, rest, Set(1.0f)));
       lanes.Store(hn::Mul(silu, up), h + i);
