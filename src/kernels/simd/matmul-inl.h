@@ -76,6 +76,39 @@ HWY_INLINE void StoreFirst(hn::Vec<Tag> v, Tag d, float* HWY_RESTRICT p, int64_t
   }
 }
 
+// Asks for a matrix that will be needed soon, a few lines at a time: its rows lie too far apart for
+// the processor to guess them, and it drops much of what is asked for at once.
+class Fetcher {
+ public:
+  Fetcher() = default;
+  Fetcher(const float* at, int64_t row, int64_t column, int64_t rows, int64_t columns)
+      : at_(at),
+        stride_(column == 1 ? row : column),
+        runs_(column == 1 ? rows : columns),
+        length_(column == 1 ? columns : rows) {}
+
+  int64_t lines() const { return runs_ * DivideUp(length_, kCacheLine); }
+  void Allow(int64_t lines) { allowed_ += lines; }
+  // The first of `parts` parts of what is allowed.
+  HWY_INLINE void Part(int64_t parts) {
+    int64_t lines = allowed_ / parts;
+    allowed_ -= lines;
+    for (; lines > 0 && runs_ > 0; --lines) {
+      __builtin_prefetch(at_ + at_column_);
+      at_column_ += kCacheLine;
+      if (at_column_ < length_) continue;
+      at_column_ = 0;
+      at_ += stride_;
+      --runs_;
+    }
+  }
+
+ private:
+  const float* at_ = nullptr;
+  int64_t stride_ = 0, runs_ = 0, length_ = 0;  // runs of `length` numbers
+  int64_t at_column_ = 0, allowed_ = 0;
+};
+
 struct TileArgs {
   int64_t words = 0;         // of k
   const float* a = nullptr;  // [rows, words]; a_row, a_col are those of a packed panel if kPacked
@@ -86,14 +119,7 @@ struct TileArgs {
   int64_t init_row = 0;
   float* out = nullptr;  // may be init
   int64_t out_row = 0;
-  // What will be touched when the tile is done: rows like its own, fetch_row apart, of some arrays.
-  // They lie too far apart for the processor to guess them, and it drops much of what is asked for
-  // at once, so a packed tile asks row by row while it computes.
-  std::array<const float*, 3> fetch = {};
-  int fetches = 0;
-  int64_t fetch_row = 0;
-
-  void Fetch(const float* rows) { fetch[fetches++] = rows; }
+  std::array<Fetcher*, 5> fetch = {};  // what a packed tile asks for meanwhile; null ends them
 };
 
 template <class Engine, int kTileRows, int kVec, bool kPacked>
@@ -117,13 +143,9 @@ void Tile(const TileArgs& args) {
       for (int j = 0; j < kVec; ++j) sum[i][j] = hn::LoadU(d, init + j * kLanes);
     }
   }
-  int64_t left = args.words, row = 0;
-  for (int64_t parts = kPacked ? kTileRows : 1; parts > 0; --parts, row += args.fetch_row) {
-    for (int i = 0; i < args.fetches; ++i) {
-      for (int j = 0; j < kVec * kLanes; j += kCacheLine) {
-        __builtin_prefetch(args.fetch[i] + row + j);
-      }
-    }
+  int64_t left = args.words;
+  for (int64_t parts = kPacked ? 16 : 1; parts > 0; --parts) {
+    for (int i = 0; args.fetch[i] != nullptr; ++i) args.fetch[i]->Part(parts);
     const int64_t part = left / parts;
     left -= part;
     for (int64_t k = part; k > 0; --k) {
@@ -445,7 +467,7 @@ void PackA(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t rows
 // C of rows i.. and columns j.. of the block from their panels.
 template <class Engine>
 void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t j, const float* a,
-                 const float* b) {
+                 const float* b, Fetcher* next) {
   alignas(64) float sums[kRows * kWidth];
   const int64_t rows = std::min<int64_t>(kRows, block.M - i);
   const int64_t columns = std::min<int64_t>(kWidth, block.N - j);
@@ -466,10 +488,16 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
     tile.init = tile.out;
     tile.init_row = tile.out_row;
   }
-  tile.fetch_row = args.ldc;
-  tile.Fetch(args.c + at);
-  if (args.aux != nullptr) tile.Fetch(args.aux + at);
-  if (args.residual != nullptr) tile.Fetch(args.residual + at);
+  std::array<Fetcher, 3> behind;
+  int fetches = 0;
+  tile.fetch[fetches++] = next;
+  for (const float* touched :
+       {static_cast<const float*>(args.c), static_cast<const float*>(args.aux), args.residual}) {
+    if (touched == nullptr) continue;
+    Fetcher& fetcher = behind[fetches - 1] = Fetcher(touched + at, args.ldc, 1, rows, columns);
+    fetcher.Allow(fetcher.lines());
+    tile.fetch[fetches++] = &fetcher;
+  }
   RunTile<Engine, true>(rows, DivideUp(columns, kLanes), tile);
   if (in_place) return;
   MatmulArgs<> finish = args;
@@ -479,31 +507,6 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
   }
   Finish(finish, sums, kWidth, i0, rows, j0, columns);
 }
-
-// Asks for a matrix a few lines at a time, while tiles are computed. Numbers lie in runs.
-class Fetcher {
- public:
-  Fetcher(const float* at, int64_t row, int64_t column, int64_t rows, int64_t columns) : at_(at) {
-    runs_ = column == 1 ? rows : columns;
-    length_ = column == 1 ? columns : rows;
-    stride_ = column == 1 ? row : column;
-  }
-  int64_t lines() const { return runs_ * DivideUp(length_, kCacheLine); }
-  HWY_INLINE void Fetch(int64_t lines) {
-    for (; lines > 0 && run_ < runs_; --lines) {
-      __builtin_prefetch(at_ + run_ * stride_ + column_, 0, 2);
-      column_ += kCacheLine;
-      if (column_ < length_) continue;
-      column_ = 0;
-      ++run_;
-    }
-  }
-
- private:
-  const float* at_;
-  int64_t runs_, length_, stride_;
-  int64_t run_ = 0, column_ = 0;
-};
 
 // Rows i.. of C, whose A is packed here, with all columns of the block.
 template <class Engine>
@@ -519,9 +522,9 @@ void RowPiece(const MatmulArgs<>& args, const Block& block, int64_t i, float* HW
   const int64_t lines = DivideUp(next.lines(), tiles);
   for (int64_t j = 0; j < block.N; j += kWidth) {
     for (int64_t row = i; row < end; row += kRows) {
-      next.Fetch(lines);
+      next.Allow(lines);
       ComputeTile<Engine>(args, block, row, j, own + (row - i) / kRows * panel,
-                          block.shared + j * block.words);
+                          block.shared + j * block.words, &next);
     }
   }
 }
@@ -541,10 +544,10 @@ void ColumnPiece(const MatmulArgs<>& args, const Block& block, int64_t j, float*
   const int64_t lines = DivideUp(next.lines(), tiles);
   for (int64_t i = 0; i < block.M; i += kRows) {
     for (int64_t column = j; column < end; column += kWidth) {
-      next.Fetch(lines);
+      next.Allow(lines);
       ComputeTile<Engine>(args, block, i, column,
                           block.shared + i / kRows * kPanelRows * block.words,
-                          own + (column - j) * block.words);
+                          own + (column - j) * block.words, &next);
     }
   }
 }
