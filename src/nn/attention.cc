@@ -48,6 +48,8 @@ AttentionArgs<> Attention::Args(const Pass& pass, const State& state) const {
   AttentionArgs<> args{pass.B, pass.T, pass.T, n_head, n_kv_head, head_dim};
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
   args.window = window;
+  // Inference keeps the bits of chunks and of a cache.
+  if (pass.training) args.arithmetic = pass.arithmetic;
   args.dropout = pass.Dropout(dropout_site);
   args.q = state.qkv;
   args.q_row = qkv_width();

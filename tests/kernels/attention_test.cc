@@ -33,6 +33,7 @@ struct Case {
   double dropout = 0;
   Layout layout = Layout::kFused;
   double size = 1;  // of the numbers in q
+  Arithmetic arithmetic = Arithmetic::kF32;
 
   friend std::ostream& operator<<(std::ostream& out, const Case& c) {
     return out << "B=" << c.B << " T=" << c.T << " S=" << c.S << " H=" << c.H << " Hkv=" << c.Hkv
@@ -68,6 +69,7 @@ struct Problem {
     a.B = c.B, a.T_ = c.T, a.S = c.S, a.H = c.H, a.Hkv = c.Hkv, a.D = c.D;
     a.scale = static_cast<T>(static_cast<float>(1 / std::sqrt(static_cast<double>(c.D))));
     a.window = c.window;
+    a.arithmetic = c.arithmetic;
     a.dropout = {c.dropout, {7, 3, kDropoutStream}};
     a.q_row = fused ? row : c.H * c.D;
     a.q_batch = c.T * a.q_row;
@@ -298,6 +300,62 @@ TEST(Attention, BackwardAgreesWithTheReferenceAtRaggedSizes) {
       RC_ASSERT(RelativeError(fast.dq, slow.dq) < 1e-5);
       RC_ASSERT(RelativeError(fast.dk, slow.dk) < 1e-5);
       RC_ASSERT(RelativeError(fast.dv, slow.dv) < 1e-5);
+    }));
+  });
+}
+
+Case RandomBf16Case() {
+  Case c = RandomCase(true);
+  c.arithmetic = Arithmetic::kBf16;
+  c.D = *rc::gen::element<int64_t>(32, 64, 96);
+  c.B = std::min<int64_t>(c.B, 3);
+  return c;
+}
+
+// Rounding a factor to bfloat16 changes it by 2^-9 at most, and each result is behind two or three
+// such products.
+TEST(AttentionBf16, AgreesWithTheReferenceToItsRounding) {
+  ForEachTarget([] {
+    EXPECT_TRUE(rc::check([] {
+      const Case c = RandomBf16Case();
+      RC_LOG() << testing::PrintToString(c);
+      Problem<float> fast(c);
+      Problem<double> slow(c);
+      simd::AttentionForward(fast.a);
+      simd::AttentionBackward(fast.a);
+      reference::AttentionForward(slow.a);
+      reference::AttentionBackward(slow.a);
+      for (auto* x : {&slow.dk, &slow.dv}) std::replace(x->begin(), x->end(), 77.0, 0.0);
+      for (auto* x : {&fast.dk, &fast.dv}) std::replace(x->begin(), x->end(), 77.0f, 0.0f);
+      RC_ASSERT(RelativeError(fast.z, slow.z) < 0.01);
+      RC_ASSERT(RelativeError(fast.dq, slow.dq) < 0.02);
+      RC_ASSERT(RelativeError(fast.dk, slow.dk) < 0.02);
+      RC_ASSERT(RelativeError(fast.dv, slow.dv) < 0.02);
+    }));
+  });
+}
+
+TEST(AttentionBf16, LaterPositionsChangeNoBit) {
+  ForEachTarget([] {
+    EXPECT_TRUE(rc::check([] {
+      const Case c = RandomBf16Case();
+      RC_LOG() << testing::PrintToString(c);
+      Problem<float> before(c);
+      simd::AttentionForward(before.a);
+      const int64_t t = *rc::gen::inRange<int64_t>(0, c.T);
+      Problem<float> after = before;
+      for (int64_t b = 0; b < c.B; ++b) {
+        for (int64_t s = t + 1; s < c.T; ++s) {
+          for (int64_t h = 0; h < c.Hkv; ++h) {
+            std::fill_n(after.Key(b, s, h), c.D, 1e30f);
+            std::fill_n(after.Value(b, s, h), c.D, 1e30f);
+          }
+        }
+      }
+      simd::AttentionForward(after.a);
+      for (int64_t b = 0; b < c.B; ++b) {
+        for (int64_t i = 0; i <= t; ++i) RC_ASSERT(SameBits(before.Row(b, i), after.Row(b, i)));
+      }
     }));
   });
 }
@@ -583,10 +641,13 @@ TEST(LessonRow17, GroupedHeadsAreTheBitsOfRepeatedHeads) {
 }
 
 TEST(Attention, ThreadsChangeNoBit) {
-  const Case cases[] = {
-      {1, 200, 200, 4, 1, 24, 0, 0.1}, {3, 100, 100, 6, 3, 16},
-      {1, 300, 300, 1, 1, 5, 90},      {9, 20, 20, 3, 3, 2},
-      {50, 40, 40, 3, 3, 2},           {2, 129, 129, 8, 2, 33, 0, 0, Layout::kCache}};
+  const Case cases[] = {{1, 200, 200, 4, 1, 24, 0, 0.1},
+                        {3, 100, 100, 6, 3, 16},
+                        {1, 300, 300, 1, 1, 5, 90},
+                        {9, 20, 20, 3, 3, 2},
+                        {50, 40, 40, 3, 3, 2},
+                        {2, 129, 129, 8, 2, 33, 0, 0, Layout::kCache},
+                        {2, 201, 201, 4, 2, 64, 0, 0.1, Layout::kFused, 1, Arithmetic::kBf16}};
   const int threads = NumThreads();
   ForEachTarget([&] {
     for (const Case& c : cases) {

@@ -13,6 +13,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/simd/bf16-inl.h"
 #include "kernels/simd/lanes-inl.h"
 #include "kernels/simd/random-inl.h"
 
@@ -55,7 +56,7 @@ class Scratch {
   }
 
  private:
-  static constexpr size_t kArrays = 16;  // at most so many Takes, each rounded up to 64 bytes
+  static constexpr size_t kArrays = 20;  // at most so many Takes, each rounded up to 64 bytes
   float* next_;
 };
 
@@ -232,6 +233,14 @@ void DropoutFactors(const DropoutArgs& a, int64_t index, int64_t n, float* facto
 
 // ---- Register tiles
 
+// What the words of a product's factors hold: numbers, or pairs of bfloat16 along k.
+struct Numbers {
+  static constexpr int64_t kPerWord = 1;
+  static HWY_INLINE Vec MulAdd(Vec a, Vec b, Vec sum) { return hn::MulAdd(a, b, sum); }
+};
+
+int64_t Words(int64_t numbers, int64_t per_word) { return (numbers + per_word - 1) / per_word; }
+
 // C(r, :) = start + sum over k0 <= k < k1 of A(r, k) B(k, :), in order of k. Every row is a chain
 // of multiply-adds of its own, so its bits do not depend on the number of rows or columns.
 struct Product {
@@ -250,7 +259,7 @@ struct Product {
 
 enum class Start { kZero, kAdd, kScale };
 
-template <Start kStart, int kRows, int kCols>
+template <class Word, Start kStart, int kRows, int kCols>
 HWY_NOINLINE void Tile(const Product& p) {
   const Tag d;
   Vec sum[kRows][kCols];
@@ -278,7 +287,7 @@ HWY_NOINLINE void Tile(const Product& p) {
     for (int r = 0; r < kRows; ++r) {
       const Vec x = hn::Set(d, a[r * a_row]);
       HWY_UNROLL(8)
-      for (int c = 0; c < kCols; ++c) sum[r][c] = hn::MulAdd(x, row[c], sum[r][c]);
+      for (int c = 0; c < kCols; ++c) sum[r][c] = Word::MulAdd(x, row[c], sum[r][c]);
     }
     a += a_k;
     b += b_row;
@@ -293,7 +302,7 @@ HWY_NOINLINE void Tile(const Product& p) {
         if (k >= p.last[r]) continue;
         const Vec x = hn::Set(d, a[r * a_row]);
         HWY_UNROLL(8)
-        for (int c = 0; c < kCols; ++c) sum[r][c] = hn::MulAdd(x, row[c], sum[r][c]);
+        for (int c = 0; c < kCols; ++c) sum[r][c] = Word::MulAdd(x, row[c], sum[r][c]);
       }
       a += a_k;
       b += b_row;
@@ -306,40 +315,40 @@ HWY_NOINLINE void Tile(const Product& p) {
   }
 }
 
-template <Start kStart, int kRows>
+template <class Word, Start kStart, int kRows>
 void RowsOf(const Product& p, int64_t cols) {
   static_assert(kVecs == 2 || kVecs == 4);
-  if (cols == 1) return Tile<kStart, kRows, 1>(p);
-  if (cols == 2) return Tile<kStart, kRows, 2>(p);
+  if (cols == 1) return Tile<Word, kStart, kRows, 1>(p);
+  if (cols == 2) return Tile<Word, kStart, kRows, 2>(p);
   if constexpr (kVecs == 4) {
-    if (cols == 3) return Tile<kStart, kRows, 3>(p);
-    return Tile<kStart, kRows, 4>(p);
+    if (cols == 3) return Tile<Word, kStart, kRows, 3>(p);
+    return Tile<Word, kStart, kRows, 4>(p);
   }
 }
 
 // A product of 1 to kBlock rows and any number of vectors of columns.
-template <Start kStart>
+template <class Word, Start kStart>
 void BlockProduct(Product p, int64_t rows, int64_t cols) {
   for (int64_t c = 0; c < cols; c += kVecs) {
     const int64_t n = std::min<int64_t>(kVecs, cols - c);
     switch (rows) {
       case 1:
-        RowsOf<kStart, 1>(p, n);
+        RowsOf<Word, kStart, 1>(p, n);
         break;
       case 2:
-        RowsOf<kStart, 2>(p, n);
+        RowsOf<Word, kStart, 2>(p, n);
         break;
       case 3:
-        RowsOf<kStart, 3>(p, n);
+        RowsOf<Word, kStart, 3>(p, n);
         break;
       case 4:
-        RowsOf<kStart, 4>(p, n);
+        RowsOf<Word, kStart, 4>(p, n);
         break;
       case 5:
-        RowsOf<kStart, 5>(p, n);
+        RowsOf<Word, kStart, 5>(p, n);
         break;
       default:
-        RowsOf<kStart, 6>(p, n);
+        RowsOf<Word, kStart, 6>(p, n);
     }
     p.b += kVecs * kLanes;
     p.c += kVecs * kLanes;
@@ -394,6 +403,55 @@ void PackTransposed(const float* in, int64_t stride, int64_t n, int64_t D, float
 #endif
   for (; i < D; ++i) {
     for (int64_t j = 0; j < columns; ++j) out[i * kTile + j] = in[std::min(j, n - 1) * stride + i];
+  }
+}
+
+// out, the words of factor · in [D]; of numbers with zeros up to a whole vector.
+template <class Word>
+HWY_INLINE void PackWords(const float* in, int64_t D, float factor, float* out) {
+  if constexpr (Word::kPerWord == 1) {
+    PackRow(in, D, factor, out);
+  } else {
+    const Tag d;
+    const Vec scale = hn::Set(d, factor);
+    for (int64_t i = 0; i < D; i += 2 * kLanes) {
+      hn::StoreU(Word::Round(hn::Mul(hn::LoadU(d, in + i), scale),
+                             hn::Mul(hn::LoadU(d, in + i + kLanes), scale)),
+                 d, out + i / 2);
+    }
+  }
+}
+
+// out [words, padded] = factor · row(j) [D] of j < n, each word down the rows.
+template <class Word, class Row>
+HWY_INLINE void PackDown(int64_t n, int64_t D, float factor, int64_t padded, const Row& row,
+                         float* out) {
+  if constexpr (Word::kPerWord == 1) {
+    for (int64_t j = 0; j < n; ++j) PackRow(row(j), D, factor, out + j * padded);
+  } else {
+    const Tag d;
+    const Vec scale = hn::Set(d, factor);
+    for (int64_t j = 0; j < n; j += 2, out += padded) {
+      const float* low = row(j);
+      const float* high = row(std::min(j + 1, n - 1));
+      const Vec second = j + 1 < n ? scale : hn::Zero(d);
+      for (int64_t i = 0; i < D; i += kLanes) {
+        hn::StoreU(Word::Interleave(hn::Mul(hn::LoadU(d, low + i), scale),
+                                    hn::Mul(hn::LoadU(d, high + i), second)),
+                   d, out + i);
+      }
+    }
+  }
+}
+
+// out [words of D, kTile], the words of n keys `stride` apart, transposed; `room` holds them.
+template <class Word>
+void PackKeys(const float* in, int64_t stride, int64_t n, int64_t D, float* room, float* out) {
+  if constexpr (Word::kPerWord == 1) {
+    PackTransposed(in, stride, n, D, out);
+  } else {
+    for (int64_t j = 0; j < n; ++j) PackWords<Word>(in + j * stride, D, 1, room + j * D / 2);
+    PackTransposed(room, D / 2, n, D / 2, out);
   }
 }
 
@@ -509,18 +567,35 @@ void DropWeights(const AttentionArgs<>& a, const Rows& rows, int64_t r0, int64_t
 }
 
 // z [rows, padded] = factor · z + weights [rows, kTile] · v, over the keys each row sees.
+template <class Word>
 void AddValues(const BlockSight& sight, const float* weights, const float* factor, const float* v,
                int64_t v_row, float* z, int64_t padded) {
   Product p;
   p.b = v, p.b_row = v_row;
   p.c_row = padded;
+  p.factor = factor;
+  if constexpr (Word::kPerWord > 1) {
+    // A word may hold a weight that is hidden; it is 0.
+    alignas(64) float words[kBlock * kTile / 2];
+    for (int64_t r = 0; r < sight.rows; ++r) {
+      PackWords<Word>(weights + r * kTile, kTile, 1, words + r * kTile / 2);
+    }
+    int64_t last[kBlock];
+    p.k0 = sight.first[0] / 2;
+    p.k1 = Words(sight.last[sight.rows - 1], 2);
+    std::fill(last, last + kBlock, p.k1);
+    p.a = words, p.a_row = kTile / 2;
+    p.c = z;
+    p.last = last;
+    BlockProduct<Word, Start::kScale>(p, sight.rows, padded / kLanes);
+    return;
+  }
   if (sight.first[sight.rows - 1] == 0) {
     p.a = weights, p.a_row = kTile;
     p.c = z;
     p.k1 = sight.last[0];
-    p.factor = factor;
     p.last = sight.last;
-    BlockProduct<Start::kScale>(p, sight.rows, padded / kLanes);
+    BlockProduct<Word, Start::kScale>(p, sight.rows, padded / kLanes);
     return;
   }
   for (int64_t r = 0; r < sight.rows; ++r) {
@@ -529,7 +604,7 @@ void AddValues(const BlockSight& sight, const float* weights, const float* facto
     p.k0 = sight.first[r], p.k1 = std::max(sight.first[r], sight.last[r]);
     p.factor = factor + r;
     p.last = &p.k1;
-    BlockProduct<Start::kScale>(p, 1, padded / kLanes);
+    BlockProduct<Word, Start::kScale>(p, 1, padded / kLanes);
   }
 }
 
@@ -555,22 +630,25 @@ void StoreLse(const AttentionArgs<>& a, const Rows& rows, int64_t r0, Vec max, V
   for (int64_t l = 0; l < lanes; ++l) a.lse[RowIndex(a, rows, r0 + l)] = lse[l];
 }
 
+template <class Word>
 void ForwardRows(const AttentionArgs<>& a, const Rows& rows, const Rows& next) {
   const Tag d;
-  const int64_t D = a.D, padded = RoundUp(D), count = rows.count;
-  Scratch scratch(count * (D + padded + kLanes + 2) + (kBlock + D + padded) * kTile + 4 * kLanes);
-  float* q = scratch.Take(count * D + kLanes);
+  const int64_t D = a.D, padded = RoundUp(D), count = rows.count, words = Words(D, Word::kPerWord);
+  Scratch scratch(count * (D + padded + kLanes + 2) + (kBlock + 2 * D + padded) * kTile +
+                  4 * kLanes);
+  float* q = scratch.Take(count * words + kLanes);
   float* z = scratch.Take(count * padded);
   float* sum = scratch.Take(count * kLanes);
   float* max = scratch.Take(count + kLanes);
   float* total = scratch.Take(count + kLanes);
   float* scores = scratch.Take(kBlock * kTile);
-  float* keys = scratch.Take(D * kTile);
+  float* keys = scratch.Take(words * kTile);
+  float* key_words = scratch.Take(words * kTile);
   float* packed_values = scratch.Take(kTile * padded);
   float factor[kBlock];
 
   for (int64_t r = 0; r < count; ++r) {
-    PackRow(QueryRow(a, rows, r), D, a.scale, q + r * D);
+    PackWords<Word>(QueryRow(a, rows, r), D, a.scale, q + r * words);
     max[r] = kHidden;
   }
   std::fill(z, z + count * padded, 0.0f);
@@ -583,15 +661,14 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows, const Rows& next) {
   for (int64_t key0 = first / kTile * kTile; key0 < last; key0 += kTile) {
     const int64_t n = std::min(kTile, last - key0);
     const int64_t offset = KeyOffset(a, rows) + key0 * a.kv_row;
-    PackTransposed(a.k + offset, a.kv_row, n, D, keys);
+    PackKeys<Word>(a.k + offset, a.kv_row, n, D, key_words, keys);
     const float* values = a.v + offset;
     int64_t values_row = a.kv_row;
     // In place, the vectors of a row read numbers of later keys: those must be there.
-    const bool in_place = (last - key0 - n) * a.kv_row + D >= padded;
+    const bool in_place = Word::kPerWord == 1 && (last - key0 - n) * a.kv_row + D >= padded;
     if (!in_place || count > kBlock) {
-      for (int64_t j = 0; j < n; ++j) {
-        PackRow(values + j * a.kv_row, D, 1.0f, packed_values + j * padded);
-      }
+      PackDown<Word>(
+          n, D, 1, padded, [&](int64_t j) { return a.v + offset + j * a.kv_row; }, packed_values);
       values = packed_values;
       values_row = padded;
     }
@@ -600,14 +677,14 @@ void ForwardRows(const AttentionArgs<>& a, const Rows& rows, const Rows& next) {
       if (block.Empty()) continue;
       ahead.Step();
       Product p;
-      p.a = q + r0 * D, p.a_row = D;
+      p.a = q + r0 * words, p.a_row = words;
       p.b = keys, p.b_row = kTile;
       p.c = scores, p.c_row = kTile;
-      p.k1 = D;
-      BlockProduct<Start::kZero>(p, block.rows, block.vectors());
+      p.k1 = words;
+      BlockProduct<Word, Start::kZero>(p, block.rows, block.vectors());
       SoftmaxStep(block, scores, max + r0, sum + r0 * kLanes, factor);
       if (a.dropout.p > 0) DropWeights(a, rows, r0, key0, block, scores);
-      AddValues(block, scores, factor, values, values_row, z + r0 * padded, padded);
+      AddValues<Word>(block, scores, factor, values, values_row, z + r0 * padded, padded);
     }
   }
   for (int64_t r = 0; r < count; ++r) total[r] = ReduceSum(hn::Load(d, sum + r * kLanes));
@@ -876,6 +953,14 @@ using RowsFunction = void (*)(const AttentionArgs<>&, const Rows&);
 constexpr RowsFunction kForwardLanes[kSmallWidth] = {ForwardLanes<1>, ForwardLanes<2>,
                                                      ForwardLanes<3>, ForwardLanes<4>};
 
+#if HWY_TARGET == HWY_AVX3
+// Heads of whole vectors of pairs. Products of few rows wait for memory, not for arithmetic.
+bool MultipliesPairs(const AttentionArgs<>& a) {
+  return a.arithmetic == Arithmetic::kBf16 && a.D % (2 * kLanes) == 0 && a.T_ > kBlock &&
+         Bf16Pairs::Supported();
+}
+#endif
+
 void Forward(const AttentionArgs<>& a) {
   if (a.B * a.T_ * a.H * a.D == 0) return;
   if (a.D <= kSmallWidth && HeadsFillLanes(a)) return ForLaneHeads(a, kForwardHeads[a.D - 1]);
@@ -888,6 +973,10 @@ void Forward(const AttentionArgs<>& a) {
   const int64_t queries = (a.T_ + tiles(heads) - 1) / tiles(heads);
   const int64_t per_head = (a.T_ + queries - 1) / queries, bundles = a.H / heads;
   const int64_t items = a.B * bundles * per_head;
+  auto* forward = &ForwardRows<Numbers>;
+#if HWY_TARGET == HWY_AVX3
+  if (MultipliesPairs(a)) forward = &ForwardRows<Bf16Pairs>;
+#endif
   const auto rows = [&](int64_t item) {
     const int64_t t0 = item % per_head * queries, bundle = item / per_head;
     return Rows{bundle / bundles, bundle % bundles * heads, heads, t0,
@@ -897,7 +986,7 @@ void Forward(const AttentionArgs<>& a) {
     if (a.D <= kSmallWidth) {
       kForwardLanes[a.D - 1](a, rows(item));
     } else {
-      ForwardRows(a, rows(item), rows(std::min(item + 1, items - 1)));
+      forward(a, rows(item), rows(std::min(item + 1, items - 1)));
     }
   });
 }
@@ -943,7 +1032,9 @@ HWY_NOINLINE void BackwardStep(const AttentionArgs<>& a, const Rows& rows, int64
 }
 
 // Adds to out [n, padded], a row per key of a tile, the sum over rows of weights [rows, kTile]
-// transposed times x [rows, padded]: only the rows that see a key count.
+// transposed times x [rows, padded], both in words down the rows: only the rows that see a key
+// count.
+template <class Word>
 void AddTransposed(const Sight& sight, const Rows& all, int64_t row0, int64_t rows, int64_t key0,
                    int64_t n, const float* weights, const float* x, int64_t padded, float* out) {
   for (int64_t j = 0; j < n; j += kBlock) {
@@ -955,9 +1046,9 @@ void AddTransposed(const Sight& sight, const Rows& all, int64_t row0, int64_t ro
     p.a = weights + j, p.a_row = 1, p.a_k = kTile;
     p.b = x, p.b_row = padded;
     p.c = out + j * padded, p.c_row = padded;
-    p.k0 = std::max<int64_t>(0, first);
-    p.k1 = sight.window > 0 ? std::min(rows, last) : rows;
-    BlockProduct<Start::kAdd>(p, keys, padded / kLanes);
+    p.k0 = std::max<int64_t>(0, first) / Word::kPerWord;
+    p.k1 = Words(sight.window > 0 ? std::min(rows, last) : rows, Word::kPerWord);
+    BlockProduct<Word, Start::kAdd>(p, keys, padded / kLanes);
   }
 }
 
@@ -981,20 +1072,30 @@ void LoadRowSums(const AttentionArgs<>& a, const Rows& rows, float* delta, float
 // Key tiles strip, strip + strips, .. of one key/value head: sets dk and dv there, and dq, or with
 // `partial` [rows, padded] this strip's share of it, before the scale.
 // `next` are the rows of the item that follows.
+template <class Word>
 void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, int64_t strips,
                    float* partial, const Rows& next) {
-  const int64_t D = a.D, padded = RoundUp(D), count = rows.count;
-  Scratch scratch(count * (padded + 2) + kBackwardRows * (2 * padded + 2 * kTile) +
-                  kTile * (2 * D + 3 * padded));
+  constexpr bool kPairs = Word::kPerWord > 1;
+  const int64_t D = a.D, padded = RoundUp(D), count = rows.count, words = Words(D, Word::kPerWord);
+  // Pairs along the head and pairs down the rows are different words, numbers are the same.
+  const int64_t row = kPairs ? words : padded, block_row = kPairs ? kTile / 2 : kTile;
+  Scratch scratch(count * (padded + 2) + kBackwardRows * (3 * padded + 3 * kTile) +
+                  kTile * (3 * D + 3 * padded) + kBlock * kTile);
   float* delta = scratch.Take(count);
   float* lse = scratch.Take(count);
-  float* q = scratch.Take(kBackwardRows * padded);
-  float* dz = scratch.Take(kBackwardRows * padded);
+  float* q = scratch.Take(kBackwardRows * row);
+  float* dz = scratch.Take(kBackwardRows * row);
+  float* q_down = kPairs ? scratch.Take(kBackwardRows / 2 * padded) : q;
+  float* dz_down = kPairs ? scratch.Take(kBackwardRows / 2 * padded) : dz;
   float* weights = scratch.Take(kBackwardRows * kTile);
   float* dweights = scratch.Take(kBackwardRows * kTile);
-  float* keys = scratch.Take(kTile * padded);
-  float* keys_transposed = scratch.Take(kTile * D);
-  float* values_transposed = scratch.Take(kTile * D);
+  float* weights_down = kPairs ? scratch.Take(kBackwardRows / 2 * kTile) : weights;
+  float* dweights_down = kPairs ? scratch.Take(kBackwardRows / 2 * kTile) : dweights;
+  float* block_words = kPairs ? scratch.Take(kBlock * block_row) : nullptr;
+  float* keys_down = scratch.Take(kTile * padded);
+  float* key_words = scratch.Take(kTile * words);
+  float* keys_transposed = scratch.Take(kTile * words);
+  float* values_transposed = scratch.Take(kTile * words);
   float* dk = scratch.Take(kTile * padded);
   float* dv = scratch.Take(kTile * padded);
   float* dq = partial ? partial : scratch.Take(count * padded);
@@ -1006,42 +1107,62 @@ void BackwardStrip(const AttentionArgs<>& a, const Rows& rows, int64_t strip, in
   for (int64_t key0 = strip * kTile; key0 < a.S; key0 += strips * kTile) {
     const int64_t n = std::min(kTile, a.S - key0);
     const int64_t offset = KeyOffset(a, rows) + key0 * a.kv_row;
-    PackTransposed(a.k + offset, a.kv_row, n, D, keys_transposed);
-    PackTransposed(a.v + offset, a.kv_row, n, D, values_transposed);
-    for (int64_t j = 0; j < n; ++j) PackRow(a.k + offset + j * a.kv_row, D, 1, keys + j * padded);
+    PackKeys<Word>(a.k + offset, a.kv_row, n, D, key_words, keys_transposed);
+    PackKeys<Word>(a.v + offset, a.kv_row, n, D, key_words, values_transposed);
+    PackDown<Word>(
+        n, D, 1, padded, [&](int64_t j) { return a.k + offset + j * a.kv_row; }, keys_down);
     std::fill(dk, dk + n * padded, 0.0f);
     std::fill(dv, dv + n * padded, 0.0f);
 
     const int64_t end = a.window > 0 ? std::min(a.T_, key0 + n - 1 + a.window) : a.T_;
     for (int64_t row0 = key0 * rows.heads; row0 < end * rows.heads; row0 += kBackwardRows) {
       const int64_t chunk = std::min(kBackwardRows, end * rows.heads - row0);
+      const auto query = [&](int64_t r) { return QueryRow(a, rows, row0 + r); };
+      const auto gradient = [&](int64_t r) { return a.dz + OutputOffset(a, rows, row0 + r); };
       for (int64_t r = 0; r < chunk; ++r) {
-        PackRow(QueryRow(a, rows, row0 + r), D, a.scale, q + r * padded);
-        PackRow(a.dz + OutputOffset(a, rows, row0 + r), D, 1, dz + r * padded);
+        PackWords<Word>(query(r), D, a.scale, q + r * row);
+        PackWords<Word>(gradient(r), D, 1, dz + r * row);
+      }
+      if constexpr (kPairs) {
+        PackDown<Word>(chunk, D, a.scale, padded, query, q_down);
+        PackDown<Word>(chunk, D, 1, padded, gradient, dz_down);
       }
       for (int64_t r = 0; r < chunk; r += kBlock) {
         const BlockSight block(sight, rows, row0 + r, row0 + chunk, key0);
+        float* block_weights = weights + r * kTile;
+        float* block_dweights = dweights + r * kTile;
         ahead.Step();
         Product p;
-        p.a_row = padded;
+        p.a_row = row;
         p.b_row = kTile;
         p.c_row = kTile;
-        p.k1 = D;
-        p.a = q + r * padded, p.b = keys_transposed, p.c = weights + r * kTile;
-        BlockProduct<Start::kZero>(p, block.rows, block.vectors());
-        p.a = dz + r * padded, p.b = values_transposed, p.c = dweights + r * kTile;
-        BlockProduct<Start::kZero>(p, block.rows, block.vectors());
+        p.k1 = words;
+        p.a = q + r * row, p.b = keys_transposed, p.c = block_weights;
+        BlockProduct<Word, Start::kZero>(p, block.rows, block.vectors());
+        p.a = dz + r * row, p.b = values_transposed, p.c = block_dweights;
+        BlockProduct<Word, Start::kZero>(p, block.rows, block.vectors());
         BackwardStep(a, rows, row0 + r, key0, block, lse + row0 + r, delta + row0 + r,
-                     weights + r * kTile, dweights + r * kTile);
+                     block_weights, block_dweights);
         Product to_query;
-        to_query.a = dweights + r * kTile, to_query.a_row = kTile;
-        to_query.b = keys, to_query.b_row = padded;
+        to_query.a = block_dweights, to_query.a_row = block_row;
+        if constexpr (kPairs) {
+          const auto weight = [&](int64_t i) { return block_weights + i * kTile; };
+          const auto dweight = [&](int64_t i) { return block_dweights + i * kTile; };
+          PackDown<Word>(block.rows, kTile, 1, kTile, weight, weights_down + r / 2 * kTile);
+          PackDown<Word>(block.rows, kTile, 1, kTile, dweight, dweights_down + r / 2 * kTile);
+          for (int64_t i = 0; i < block.rows; ++i) {
+            PackWords<Word>(dweight(i), kTile, 1, block_words + i * block_row);
+          }
+          to_query.a = block_words;
+        }
+        to_query.b = keys_down, to_query.b_row = padded;
         to_query.c = dq + (row0 + r) * padded, to_query.c_row = padded;
-        to_query.k0 = block.first[0], to_query.k1 = block.last[block.rows - 1];
-        BlockProduct<Start::kAdd>(to_query, block.rows, padded / kLanes);
+        to_query.k0 = block.first[0] / Word::kPerWord;
+        to_query.k1 = Words(block.last[block.rows - 1], Word::kPerWord);
+        BlockProduct<Word, Start::kAdd>(to_query, block.rows, padded / kLanes);
       }
-      AddTransposed(sight, rows, row0, chunk, key0, n, weights, dz, padded, dv);
-      AddTransposed(sight, rows, row0, chunk, key0, n, dweights, q, padded, dk);
+      AddTransposed<Word>(sight, rows, row0, chunk, key0, n, weights_down, dz_down, padded, dv);
+      AddTransposed<Word>(sight, rows, row0, chunk, key0, n, dweights_down, q_down, padded, dk);
     }
     StoreRows(dk, n, padded, D, Constant{1},
               [&](int64_t j) { return a.dk + offset + j * a.kv_row; });
@@ -1244,10 +1365,14 @@ void Backward(const AttentionArgs<>& a) {
   }
   const int64_t size = rows * RoundUp(a.D);
   Buffer partials(strips > 1 ? heads * strips * size * sizeof(float) : 0);
+  auto* backward = &BackwardStrip<Numbers>;
+#if HWY_TARGET == HWY_AVX3
+  if (MultipliesPairs(a)) backward = &BackwardStrip<Bf16Pairs>;
+#endif
   ForItems(heads * strips, rows * a.S * a.D / strips, [&](int64_t item) {
-    BackwardStrip(a, head(item / strips), item % strips, strips,
-                  strips > 1 ? partials.floats() + item * size : nullptr,
-                  head(std::min(item / strips + 1, heads - 1)));
+    backward(a, head(item / strips), item % strips, strips,
+             strips > 1 ? partials.floats() + item * size : nullptr,
+             head(std::min(item / strips + 1, heads - 1)));
   });
   if (strips == 1) return;
   ForItems(heads, size * strips, [&](int64_t i) {

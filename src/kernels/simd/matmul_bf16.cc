@@ -7,6 +7,7 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
+#include "kernels/simd/bf16-inl.h"
 #include "kernels/simd/matmul-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,30 +15,9 @@ namespace heed::simd::HWY_NAMESPACE {
 namespace {
 
 #if HWY_TARGET == HWY_AVX3
-// Two bfloat16 in a word, for AVX-512 BF16. Highway 1.0.3 has neither of its instructions, and
-// their intrinsics would want every caller compiled for a target of its own.
-struct PairEngine {
-  static constexpr int64_t kPerWord = 2;
+struct PairEngine : Bf16Pairs {
   static constexpr bool kInPlace = false;
   static constexpr bool kPackedWords = true;
-
-  static bool Supported() {
-    static const bool supported = __builtin_cpu_supports("avx512bf16");
-    return supported;
-  }
-
-  // sum + a.high · b.high + a.low · b.low
-  static HWY_INLINE V MulAdd(V a, V b, V sum) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
-    return sum;
-  }
-
-  // The bfloat16 of `low` in the lower half of the vector, those of `high` in the upper one.
-  static HWY_INLINE V Round(V low, V high) {
-    V out;
-    asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(out.raw) : "v"(high.raw), "v"(low.raw));
-    return out;
-  }
 
   // words[w] = (src[2w], src[2w + 1]) for 2w < K.
   static void Line(const float* src, int64_t K, float* HWY_RESTRICT words) {
@@ -65,19 +45,13 @@ struct PairEngine {
   static void PackRows(const float* src, int64_t k_step, int64_t count, int64_t K, int64_t width,
                        float* HWY_RESTRICT panel) {
     const D d;
-    const hn::Repartition<uint16_t, D> halves;
-    alignas(64) uint16_t order[2 * kLanes];
-    for (int i = 0; i < 2 * kLanes; ++i) order[i] = static_cast<uint16_t>(i / 2 + i % 2 * kLanes);
-    const auto indices = hn::Load(halves, order);
     for (int64_t k = 0; k < K; k += 2, panel += width) {
       const float* row = src + k * k_step;
       for (int64_t n = 0; n < width; n += kLanes) {
         V low = hn::Zero(d), high = hn::Zero(d);
         if (n < count) low = LoadFirst(d, row + n, count - n);
         if (n < count && k + 1 < K) high = LoadFirst(d, row + k_step + n, count - n);
-        auto both = hn::BitCast(halves, Round(low, high));
-        both.raw = _mm512_permutexvar_epi16(indices.raw, both.raw);
-        hn::StoreU(hn::BitCast(d, both), d, panel + n);
+        hn::StoreU(Interleave(low, high), d, panel + n);
       }
     }
   }
