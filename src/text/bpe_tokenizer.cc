@@ -105,6 +105,7 @@ Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
   constexpr uint64_t kFree = ~uint64_t{0};
   std::vector<uint64_t> seen(std::bit_ceil(2 * pairs.size() + 1), kFree);
   vocabulary->merges.clear();
+  vocabulary->merges.reserve(pairs.size());
   for (size_t i = 0; i < pairs.size(); ++i) {
     const auto& [left, right] = pairs[i];
     whole.assign(left).append(right);
