@@ -67,15 +67,17 @@ Status ParameterSet::PackWaiting() {
   for (Parameter& p : parameters_) {
     if (!p.packed.waits()) continue;
     const PackedB stored = p.packed;
+    const auto release = [rows = PackedB{stored.type, stored.K, stored.N, nullptr, stored.rows}](
+                             int64_t begin, int64_t end) {
+      ReleaseRead({rows.Row(begin), rows.Row(std::min(rows.N, end))});
+    };
     HEED_ASSIGN(std::byte * packed, AllocatePacked(&p, stored.type));
     for (int64_t begin = 0; begin < stored.panels(); begin += kPanelsAtOnce) {
       const int64_t end = std::min(stored.panels(), begin + kPanelsAtOnce);
       PackPanels(stored, begin, end, packed);
-      if (!stored.order.empty()) continue;
-      const std::byte* first = stored.Row(begin * kPanelColumns);
-      const std::byte* last = stored.Row(std::min(stored.N, end * kPanelColumns));
-      ReleaseRead({first, last});
+      if (stored.order.empty()) release(begin * kPanelColumns, end * kPanelColumns);
     }
+    if (!stored.order.empty()) release(0, stored.N);
   }
   return {};
 }
