@@ -4,32 +4,47 @@
 #include <dlfcn.h>
 
 #include <cstdarg>
+#include <type_traits>
 
 #undef curl_easy_getinfo
 #undef curl_easy_setopt
 
+// clang doubts that an enumeration may stand before "...": these are as wide as int.
+#pragma GCC diagnostic ignored "-Wvarargs"
+
 namespace {
 
-#define HEED_CURL_FUNCTIONS(X)                                                              \
-  X(global_init)                                                                            \
-  X(easy_init) X(easy_cleanup) X(easy_reset) X(easy_setopt) X(easy_getinfo) X(easy_perform) \
-      X(easy_strerror) X(easy_header) X(easy_nextheader)
-
 struct Functions {
-#define HEED_MEMBER(name) decltype(&curl_##name) name = nullptr;
-  HEED_CURL_FUNCTIONS(HEED_MEMBER)
-#undef HEED_MEMBER
+  decltype(&curl_global_init) global_init = nullptr;
+  decltype(&curl_easy_init) easy_init = nullptr;
+  decltype(&curl_easy_cleanup) easy_cleanup = nullptr;
+  decltype(&curl_easy_reset) easy_reset = nullptr;
+  decltype(&curl_easy_setopt) easy_setopt = nullptr;
+  decltype(&curl_easy_getinfo) easy_getinfo = nullptr;
+  decltype(&curl_easy_perform) easy_perform = nullptr;
+  decltype(&curl_easy_strerror) easy_strerror = nullptr;
+  decltype(&curl_easy_header) easy_header = nullptr;
+  decltype(&curl_easy_nextheader) easy_nextheader = nullptr;
   bool complete = false;
 
   Functions() {
-    void* library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    void* const library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return;
     complete = true;
-#define HEED_FIND(name)                                                   \
-  name = reinterpret_cast<decltype(name)>(dlsym(library, "curl_" #name)); \
-  complete = complete && name != nullptr;
-    HEED_CURL_FUNCTIONS(HEED_FIND)
-#undef HEED_FIND
+    const auto find = [&](const char* name, auto* function) {
+      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
+      complete &= *function != nullptr;
+    };
+    find("curl_global_init", &global_init);
+    find("curl_easy_init", &easy_init);
+    find("curl_easy_cleanup", &easy_cleanup);
+    find("curl_easy_reset", &easy_reset);
+    find("curl_easy_setopt", &easy_setopt);
+    find("curl_easy_getinfo", &easy_getinfo);
+    find("curl_easy_perform", &easy_perform);
+    find("curl_easy_strerror", &easy_strerror);
+    find("curl_easy_header", &easy_header);
+    find("curl_easy_nextheader", &easy_nextheader);
   }
 };
 
