@@ -164,6 +164,10 @@ class GenerateRun {
     options.max_tokens = settings_.max_tokens;
     options.stop = settings_.stop;
     options.cache = !settings_.no_cache;
+    // One pass over the weights is quicker where they lie, many are quicker over packed ones.
+    options.before_decoding = [&]() -> Status {
+      return model_.gpt ? model_.gpt->parameters().PackWaiting() : Status();
+    };
     // On a terminal each sample is shown as it grows, so they come one by one; elsewhere all
     // decode together. A sample's text is the same either way.
     const bool stream = !session_.terminal.json() && session_.terminal.out_is_terminal();

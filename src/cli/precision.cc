@@ -24,7 +24,7 @@ Weights WeightsOf(Precision precision) {
 
 void SetArithmetic(Precision precision, Gpt* model) {
   const bool blocks = std::ranges::any_of(model->parameters().all(), [](const Parameter& p) {
-    return p.packed.data != nullptr && p.packed.scaled();
+    return !p.packed.empty() && p.packed.scaled();
   });
   model->set_arithmetic(precision == Precision::kBf16             ? Arithmetic::kBf16
                         : precision == Precision::kF32 || !blocks ? Arithmetic::kF32
@@ -36,7 +36,7 @@ std::string PrecisionNote(Precision precision, const Gpt& model) {
   int64_t factors = 0, packed = 0;
   for (const Parameter& p : model.parameters().all()) {
     factors += p.factor();
-    packed += p.factor() && p.packed.data != nullptr && p.packed.scaled();
+    packed += p.factor() && !p.packed.empty() && p.packed.scaled();
   }
   if (packed == factors) return "";
   return fmt::format("{} of {} matrices in {}: the others have no whole blocks of 32", packed,

@@ -91,6 +91,9 @@ class Batch {
       HEED_TRY(Allocate());
       HEED_TRY(Prefill());
       const double start = Seconds();
+      if (options_.before_decoding && !(rows_.empty() && windowed_.empty())) {
+        HEED_TRY(options_.before_decoding());
+      }
       while (!ended_ && (!rows_.empty() || !windowed_.empty())) {
         HEED_TRY(DecodeStep());
         HEED_TRY(WindowStep());

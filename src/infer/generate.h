@@ -27,6 +27,8 @@ struct GenerateOptions {
   int64_t max_tokens = 200;
   std::vector<std::string> stop;  // a sample ends before the first of these strings
   bool cache = true;              // false reads the whole text anew for each token
+  // Called when all prompts are read and more than one token is to come.
+  std::function<Status()> before_decoding;
   // Given the text of a request as it grows, in bytes that no stop string can take back; false ends
   // all work with the samples as they are.
   std::function<bool(size_t request, std::string_view bytes)> on_text;

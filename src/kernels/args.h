@@ -56,8 +56,7 @@ struct MatmulArgs {
   Epilogue epilogue = Epilogue::kNone;
   T* aux = nullptr;  // [M, N], row stride ldc
   Arithmetic arithmetic = Arithmetic::kF32;
-  // When its data is not null, B in few bits, in place of b; then a_col is 1 and there is no
-  // accumulate.
+  // When not empty, B in few bits, in place of b; then a_col is 1 and there is no accumulate.
   PackedB packed = {};
 };
 

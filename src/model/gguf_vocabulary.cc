@@ -252,8 +252,14 @@ void PadLists(size_t from, int64_t to, Metadata* metadata) {
 
 Result<std::unique_ptr<Tokenizer>> GgufVocabulary(const GgufFile& file) {
   std::string json, model;
+  // Some megabytes, that are not copied.
+  const auto found = file.metadata().find(kJsonKey);
+  const auto* text =
+      found == file.metadata().end() ? nullptr : std::get_if<std::string>(&found->second);
+  if (text != nullptr && !text->empty()) {
+    return ParseTokenizerJson(*text, file.where() + ": " + kJsonKey);
+  }
   HEED_TRY(file.Get(kJsonKey, &json));
-  if (!json.empty()) return ParseTokenizerJson(json, file.where() + ": " + kJsonKey);
   HEED_TRY(file.Get(kModel, &model));
   if (model != "llama" && model != "gpt2") {
     return Bad(file, kModel, model.empty() ? "nothing" : Quoted(model), "llama or gpt2");

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/mapped_file.h"
+#include "base/parallel.h"
 #include "tensor/shape.h"
 
 namespace heed {
@@ -82,11 +83,19 @@ Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   (p->shape.size() > 1 ? types_ : vector_types_).insert(tensor.type);
   const bool as_in_memory = IsAsInMemory(order_, model_->config(), *p);
   const std::optional<BlockType> packed = TypeOf(*p, tensor);
-  if (weights_ != Weights::kOwned) PrepareToRead(tensor.bytes);
-  if (weights_ != Weights::kOwned && as_in_memory && InPlace(tensor) != nullptr) {
-    ParameterSet::Borrow(p, InPlace(tensor));
-    if (!packed) return {};
+  if (packed == tensor.type && HasColumns(order_, *p) && !tensor.bytes.empty()) {
+    p->rows = FileRows(order_, model_->config(), *p);
+    p->packed = {tensor.type, p->K(), p->N(), nullptr, tensor.bytes.data(), p->rows};
+    in_place_.push_back(tensor.bytes);
+    return {};
   }
+  const bool borrowed = weights_ != Weights::kOwned && as_in_memory && InPlace(tensor) != nullptr;
+  if (borrowed) ParameterSet::Borrow(p, InPlace(tensor));
+  if (borrowed && !packed) {
+    in_place_.push_back(tensor.bytes);
+    return {};
+  }
+  if (weights_ != Weights::kOwned) PrepareToRead(tensor.bytes);
   HEED_TRY(packed ? Pack(p, tensor, *packed) : Copy(order_, tensor, model_, p));
   ReleaseRead(tensor.bytes);
   return {};
@@ -101,23 +110,29 @@ std::optional<BlockType> ParameterLoader::TypeOf(const Parameter& p,
 
 Status ParameterLoader::Pack(Parameter* p, const SourceTensor& tensor, BlockType type) {
   HEED_ASSIGN(std::byte * packed, model_->parameters().AllocatePacked(p, type));
-  if (tensor.type == type && HasColumns(order_, *p)) {
-    PackStored(type, p->K(), p->N(), tensor.bytes.data(), FileRows(order_, model_->config(), *p),
-               packed);
-  } else {
-    std::vector<float> read, ordered;
-    const float* values = p->values;
-    if (values == nullptr) {
-      read.resize(static_cast<size_t>(p->elements));
-      ordered.resize(read.size());
-      HEED_TRY(tensor.Read(read.data()));
-      FromFileOrder(order_, model_->config(), *p, read.data(), ordered.data());
-      values = ordered.data();
-    }
-    const bool in_out = p->axes == "in out";
-    PackFloats(type, p->K(), p->N(), values, in_out ? p->N() : 1, in_out ? 1 : p->K(), packed);
+  std::vector<float> read, ordered;
+  const float* values = p->values;
+  if (values == nullptr) {
+    read.resize(static_cast<size_t>(p->elements));
+    ordered.resize(read.size());
+    HEED_TRY(tensor.Read(read.data()));
+    FromFileOrder(order_, model_->config(), *p, read.data(), ordered.data());
+    values = ordered.data();
   }
+  const bool in_out = p->axes == "in out";
+  PackFloats(type, p->K(), p->N(), values, in_out ? p->N() : 1, in_out ? 1 : p->K(), packed);
   return {};
+}
+
+void ParameterLoader::PrepareInPlace() const {
+  constexpr size_t kPiece = size_t{4} << 20;
+  std::vector<std::span<const std::byte>> pieces;
+  for (const std::span<const std::byte> bytes : in_place_) {
+    for (size_t at = 0; at < bytes.size(); at += kPiece) {
+      pieces.push_back(bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
+    }
+  }
+  ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) { PrepareToRead(pieces[i]); });
 }
 
 Status ParameterLoader::AddTiedHead(const SourceTensor& tensor) {
@@ -165,6 +180,7 @@ Result<LoadReport> ParameterLoader::Finish() {
   if (!misfits_.empty()) {
     return Fail(ErrorKind::kFormat, where_, Listed(misfits_), "", kTwoModels);
   }
+  PrepareInPlace();
   HEED_TRY(CheckTiedHead());
   const auto shared = [](const std::set<BlockType>& types) {
     const bool plain = types.size() == 1 && SizeOf(*types.begin()).elements == 1;

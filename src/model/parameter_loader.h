@@ -22,8 +22,8 @@ namespace heed {
 // Where the numbers of a loaded model lie.
 enum class Weights {
   kOwned,  // in memory of the model, to be changed
-  // Never to be changed: floats in the pages of their file where they can be read as they stand;
-  // what is bf16, q8_0 or q4_0 there packed as such (tensor/packed.h).
+  // Never to be changed: in the pages of their file where they can be read as they stand, as floats
+  // can and rows in bf16, q8_0 or q4_0, which wait there to be packed (ParameterSet::PackWaiting).
   kInPlace,
   // The same, but weights of products are packed in this type, where it can hold them.
   kBf16,
@@ -78,6 +78,8 @@ class ParameterLoader {
   // The type in which the numbers of `p` are packed; nothing when they are not.
   std::optional<BlockType> TypeOf(const Parameter& p, const SourceTensor& tensor) const;
   Status Pack(Parameter* p, const SourceTensor& tensor, BlockType type);
+  // Maps the pages of what stays in its file, all cores at once.
+  void PrepareInPlace() const;
   Status CheckTiedHead() const;
 
   Gpt* model_;
@@ -85,6 +87,7 @@ class ParameterLoader {
   Weights weights_;
   FileOrder order_;
   std::set<const Parameter*> filled_;
+  std::vector<std::span<const std::byte>> in_place_;
   std::vector<std::string> misfits_;
   std::set<BlockType> types_, vector_types_;  // of matrices; of gains and biases
   std::vector<float> head_;                   // a tied model's, where the file has one

@@ -24,12 +24,22 @@ inline constexpr int64_t kBlockNumbers = 32;  // of K, that share a scale
 struct PackedB {
   BlockType type = BlockType::kBF16;
   int64_t K = 0, N = 0;
-  const std::byte* data = nullptr;  // PackedBytes of them, aligned to 64; null: not packed
+  const std::byte* data = nullptr;  // PackedBytes of them, aligned to 64
+  // While data is null, what PackStored would pack: products pack the columns that they are at.
+  const std::byte* rows = nullptr;
+  std::span<const int64_t> order = {};
 
+  bool empty() const { return data == nullptr && rows == nullptr; }
+  bool waits() const { return data == nullptr && rows != nullptr; }
   bool scaled() const { return type != BlockType::kBF16; }
   int64_t panels() const { return (N + kPanelColumns - 1) / kPanelColumns; }
   int64_t words() const {
     return type == BlockType::kBF16 ? (K + 1) / 2 : K / (type == BlockType::kQ8_0 ? 4 : 8);
+  }
+  // Row j of the stored ones: column j.
+  const std::byte* Row(int64_t j) const {
+    const BlockSize size = SizeOf(type);
+    return rows + (order.empty() ? j : order[j]) * (K / size.elements * size.bytes);
   }
   const uint32_t* Panel(int64_t panel) const {
     return reinterpret_cast<const uint32_t*>(data) + panel * words() * kPanelColumns;
@@ -48,6 +58,11 @@ int64_t PackedBytes(BlockType type, int64_t K, int64_t N);
 // Column j is row order[j], or row j when `order` is empty.
 void PackStored(BlockType type, int64_t K, int64_t N, const std::byte* rows,
                 std::span<const int64_t> order, std::byte* packed);
+// Columns [first, first + count) of a B that waits to be packed, as one of their own in memory of
+// this thread, until it calls again. `first` is a multiple of kPanelColumns.
+PackedB PackColumns(const PackedB& b, int64_t first, int64_t count);
+// Packs the panels [begin, end) of a B that waits into `packed`, which has room for all of them.
+void PackPanels(const PackedB& b, int64_t begin, int64_t end, std::byte* packed);
 // Packs b(k, j) = b[k·b_row + j·b_col], rounded as EncodeBlocks does.
 void PackFloats(BlockType type, int64_t K, int64_t N, const float* b, int64_t b_row, int64_t b_col,
                 std::byte* packed);

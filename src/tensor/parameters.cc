@@ -2,10 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/mapped_file.h"
+
 namespace heed {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
+// Packed factors lie side by side in blocks of at least this size, so that all get huge pages.
+constexpr size_t kArena = size_t{32} << 20;
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kPanelsAtOnce = 256;
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 Status AllocateBlock(int64_t size, const char* what, Buffer* block) {
   const auto bytes = static_cast<size_t>(size);
@@ -41,10 +51,35 @@ Status ParameterSet::Allocate(Parameter* p) {
 }
 
 Result<std::byte*> ParameterSet::AllocatePacked(Parameter* p, BlockType type) {
-  Buffer& buffer = singles_.emplace_back();
-  HEED_TRY(AllocateBlock(PackedBytes(type, p->K(), p->N()), "packed weights", &buffer));
-  p->packed = {type, p->K(), p->N(), buffer.data()};
-  return buffer.data();
+  const auto bytes = static_cast<size_t>(RoundUp(PackedBytes(type, p->K(), p->N()), kAlignment));
+  if (arenas_.empty() || arenas_.back().size() - arena_used_ < bytes) {
+    HEED_TRY(AllocateBlock(static_cast<int64_t>(std::max(bytes, kArena)), "packed weights",
+                           &arenas_.emplace_back()));
+    arena_used_ = 0;
+  }
+  std::byte* packed = arenas_.back().data() + arena_used_;
+  arena_used_ += bytes;
+  p->packed = {type, p->K(), p->N(), packed};
+  return packed;
+}
+
+Status ParameterSet::PackWaiting() {
+  for (Parameter& p : parameters_) {
+    if (!p.packed.waits()) continue;
+    const PackedB stored = p.packed;
+    const auto release = [rows = PackedB{stored.type, stored.K, stored.N, nullptr, stored.rows}](
+                             int64_t begin, int64_t end) {
+      ReleaseRead({rows.Row(begin), rows.Row(std::min(rows.N, end))});
+    };
+    HEED_ASSIGN(std::byte * packed, AllocatePacked(&p, stored.type));
+    for (int64_t begin = 0; begin < stored.panels(); begin += kPanelsAtOnce) {
+      const int64_t end = std::min(stored.panels(), begin + kPanelsAtOnce);
+      PackPanels(stored, begin, end, packed);
+      if (stored.order.empty()) release(begin * kPanelColumns, end * kPanelColumns);
+    }
+    if (!stored.order.empty()) release(0, stored.N);
+  }
+  return {};
 }
 
 void ParameterSet::Borrow(Parameter* p, const float* values) {

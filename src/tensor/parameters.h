@@ -35,7 +35,7 @@ struct Parameter {
   const float* values = nullptr;  // what layers read; null where only `packed` has the numbers
   float* data = nullptr;          // the same to be written; null where they are only read
   float* grad = nullptr;
-  PackedB packed;  // for products, if its data is not null: the right side [K, N], in few bits
+  PackedB packed;  // for products, if not empty: the right side [K, N], in few bits
 
   // nanoGPT's rule: weight decay touches tensors of two and more dimensions.
   bool decayed() const { return shape.size() >= 2; }
@@ -47,6 +47,7 @@ struct Parameter {
   int64_t K() const { return axes == "in out" ? shape[0] : shape[1]; }
   // Of a fused "in out" matrix: the widths of the maps that lie side by side in it. Else empty.
   std::vector<int64_t> maps = {};
+  std::vector<int64_t> rows = {};  // the order of the stored ones, where `packed` has one
 };
 
 class ParameterSet {
@@ -64,6 +65,9 @@ class ParameterSet {
   Status Allocate(Parameter* p);
   // Memory for a factor packed in `type`, which the caller fills. Error: not enough memory.
   Result<std::byte*> AllocatePacked(Parameter* p, BlockType type);
+  // Packs the factors that wait for it, and gives back the memory of the files' pages that they
+  // had. Error: not enough memory.
+  Status PackWaiting();
   // Lets the parameter be read where it lies, in memory that `Keep` keeps alive.
   static void Borrow(Parameter* p, const float* values);
   void Keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
@@ -88,6 +92,8 @@ class ParameterSet {
   int64_t block_elements_ = 0;
   Buffer values_, gradients_;
   std::deque<Buffer> singles_;
+  std::deque<Buffer> arenas_;  // of packed factors
+  size_t arena_used_ = 0;      // of the last
   std::vector<std::shared_ptr<const void>> owners_;
 };
 

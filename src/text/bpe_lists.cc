@@ -17,6 +17,8 @@ class Scanner {
   explicit Scanner(std::string_view text) : text_(text) {}
 
   size_t at() const { return at_; }
+  // About as many members or elements as the rest of the text can have.
+  size_t Room() const { return (text_.size() - at_) / 24; }
   bool AtEnd() {
     SkipSpaces();
     return at_ == text_.size();
@@ -152,6 +154,7 @@ class Scanner {
 };
 
 bool ScanVocab(Scanner* scanner, Vocab* vocab) {
+  vocab->reserve(scanner->Room());
   return scanner->Object([&](std::string& token) {
     uint64_t id = 0;
     if (!scanner->Id(&id)) return false;
@@ -162,6 +165,7 @@ bool ScanVocab(Scanner* scanner, Vocab* vocab) {
 
 bool ScanMerges(Scanner* scanner, Merges* merges) {
   std::string text;
+  merges->reserve(scanner->Room());
   return scanner->List([&] {
     std::pair<std::string, std::string>& merge = merges->emplace_back();
     if (scanner->Next('"')) return scanner->String(&text) && SplitMerge(text, &merge);

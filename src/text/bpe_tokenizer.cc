@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <tuple>
-#include <unordered_set>
+#include <utility>
 
 #include "base/quote.h"
 #include "text/byte_tokenizer.h"
@@ -100,8 +101,11 @@ Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
   TokenIndex index(vocabulary->tokens);
   for (size_t id = 0; id < vocabulary->tokens.size(); ++id) index.Add(static_cast<int32_t>(id));
   std::string whole;
-  std::unordered_set<uint64_t> seen;
+  // An open hash table: a set of the library would allocate for every merge.
+  constexpr uint64_t kFree = ~uint64_t{0};
+  std::vector<uint64_t> seen(std::bit_ceil(2 * pairs.size() + 1), kFree);
   vocabulary->merges.clear();
+  vocabulary->merges.reserve(pairs.size());
   for (size_t i = 0; i < pairs.size(); ++i) {
     const auto& [left, right] = pairs[i];
     whole.assign(left).append(right);
@@ -115,7 +119,10 @@ Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
                   fmt::format("merge {} with {}, which is no token", i + 1, Quoted(part)),
                   "merges of tokens into tokens", "vocabulary and merges are of two models");
     }
-    if (!seen.insert(static_cast<uint64_t>(ids[0]) << 32 | static_cast<uint32_t>(ids[1])).second) {
+    const uint64_t key = static_cast<uint64_t>(ids[0]) << 32 | static_cast<uint32_t>(ids[1]);
+    size_t slot = (key ^ key >> 29) * 0x9E3779B97F4A7C15 >> 32 & (seen.size() - 1);
+    while (seen[slot] != kFree && seen[slot] != key) slot = (slot + 1) & (seen.size() - 1);
+    if (std::exchange(seen[slot], key) == key) {
       return Fail(ErrorKind::kFormat, where,
                   fmt::format("merge {} of {} and {} again", i + 1, Quoted(left), Quoted(right)),
                   "every merge once");

@@ -426,6 +426,7 @@ class Reader {
       v_.added[i].id = added_[i].first.get<int32_t>();
       literal[v_.added[i].id] = true;
     }
+    v_.tokens.reserve(tokens_.size());
     for (size_t id = 0; id < tokens_.size(); ++id) {
       HEED_ASSIGN(std::string bytes, literal[id] ? tokens_[id] : BytesOf(tokens_[id]));
       v_.tokens.push_back(std::move(bytes));

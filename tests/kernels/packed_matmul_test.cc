@@ -147,6 +147,31 @@ TEST(PackedMatmul, HasTheBitsOfTheWidenedProduct) {
   });
 }
 
+// Stored rows, in their order and in another, that are packed while they are multiplied.
+TEST(PackedMatmul, RowsThatWaitHaveTheBitsOfPackedOnes) {
+  ForEachTarget([] {
+    ForKinds([](BlockType type, Arithmetic arithmetic) {
+      for (const auto& [N, K] : {std::array{75, 96}, std::array{700, 160}, std::array{33, 2144}}) {
+        std::vector<std::byte> stored(static_cast<size_t>(N * K) * SizeOf(type).bytes /
+                                      SizeOf(type).elements);
+        EncodeBlocks(type, RandomArray<float>(N * K, 5).data(), N * K, stored.data());
+        std::vector<int64_t> turned(N);
+        for (int64_t j = 0; j < N; ++j) turned[j] = (j + 20) % N;
+        for (const std::vector<int64_t>& order : {std::vector<int64_t>(), turned}) {
+          for (const int64_t M : {1, 7, 16, 61}) {
+            Product p(type, arithmetic, M, N, K);
+            PackStored(type, K, N, stored.data(), order, p.packed.data());
+            const std::vector<float> want = p.Run();
+            p.c.assign(want.size(), NAN);
+            p.args.packed = {type, K, N, nullptr, stored.data(), order};
+            EXPECT_TRUE(SameBits(p.Run(), want)) << M << "x" << N << "x" << K;
+          }
+        }
+      }
+    });
+  });
+}
+
 // Each factor moves by half a step, its block's largest / 254, but for the rounding of that.
 TEST(PackedMatmul, WholeNumbersAreHalfAStepFromTheNumbers) {
   ForEachTarget([] {

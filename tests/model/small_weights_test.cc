@@ -59,7 +59,7 @@ class SmallWeights : public testing::TestWithParam<Mix> {
   }
   int64_t Packed(const Gpt& model, BlockType type) const {
     return std::ranges::count_if(model.parameters().all(), [&](const Parameter& p) {
-      return p.packed.data != nullptr && p.packed.type == type;
+      return !p.packed.empty() && p.packed.type == type;
     });
   }
   // The matrices of products whose rows are whole blocks.
@@ -72,7 +72,8 @@ class SmallWeights : public testing::TestWithParam<Mix> {
   const std::unique_ptr<Gpt> model_ = NoisyModel(GetParam().config, SimdKernels());
 };
 
-// In float32 a file's own few bits are the widened numbers, to the bit, for few rows and many.
+// In float32 a file's own few bits are the widened numbers, to the bit, for few rows and many,
+// where they lie and once they are packed.
 TEST_P(SmallWeights, OfAFileAreTheWidenedModelInFloat32) {
   for (const BlockType type : {BlockType::kBF16, BlockType::kQ8_0, BlockType::kQ4_0}) {
     const std::string path = Saved(type);
@@ -80,12 +81,20 @@ TEST_P(SmallWeights, OfAFileAreTheWidenedModelInFloat32) {
       const auto widened = Load(path, Weights::kOwned), small = Load(path, Weights::kInPlace);
       EXPECT_GE(Packed(*small, type), Factors());
       for (const Parameter& p : small->parameters().all()) {
-        if (p.packed.data != nullptr) {
+        if (!p.packed.empty()) {
           EXPECT_EQ(p.values, nullptr) << p.name;
         }
       }
-      for (const int64_t T : {int64_t{1}, kT, int64_t{70}}) {
-        EXPECT_TRUE(SameBits(Logits(*small, T), Logits(*widened, T))) << NameOf(type) << " " << T;
+      for (const bool packed : {false, true}) {
+        if (packed) {
+          ASSERT_TRUE(small->parameters().PackWaiting());
+        }
+        const bool waits = std::ranges::any_of(small->parameters().all(),
+                                               [](const Parameter& p) { return p.packed.waits(); });
+        EXPECT_EQ(waits, !packed);
+        for (const int64_t T : {int64_t{1}, kT, int64_t{70}}) {
+          EXPECT_TRUE(SameBits(Logits(*small, T), Logits(*widened, T))) << NameOf(type) << " " << T;
+        }
       }
     });
   }
@@ -115,9 +124,9 @@ TEST_P(SmallWeights, AreMadeFromFloats) {
     for (size_t i = 0; i < small->parameters().all().size(); ++i) {
       const Parameter& p = small->parameters().all()[i];
       const Parameter& q = file->parameters().all()[i];
-      if (p.packed.data == nullptr) continue;
+      if (p.packed.empty()) continue;
       EXPECT_NE(p.values, nullptr);
-      if (q.packed.data == nullptr) continue;
+      if (q.packed.empty()) continue;
       std::vector<float> x(p.K()), y(q.K());
       for (int64_t j = 0; j < p.N(); ++j) {
         UnpackColumn(p.packed, j, x.data());
@@ -153,6 +162,7 @@ TEST_P(SmallWeights, CacheAndChunksGiveTheBitsOfTheWholePass) {
     const std::string path = Saved(type);
     OnEveryTarget([&] {
       const auto model = Load(path, Weights::kInPlace);
+      ASSERT_TRUE(model->parameters().PackWaiting());
       model->set_arithmetic(Arithmetic::kInt8);
       const std::vector<int32_t> tokens = RandomTokens(kB * 70, config().vocab_size);
       for (const std::vector<int64_t>& pieces :

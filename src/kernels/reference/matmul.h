@@ -78,7 +78,7 @@ void MatmulOfFactors(const MatmulArgs<T>& args) {
 
 template <class T>
 void Matmul(const MatmulArgs<T>& args) {
-  if (args.packed.data != nullptr) {
+  if (!args.packed.empty()) {
     std::vector<float> columns(static_cast<size_t>(args.N * args.K));
     for (int64_t j = 0; j < args.N; ++j) UnpackColumn(args.packed, j, &columns[j * args.K]);
     const std::vector<T> b(columns.begin(), columns.end());

@@ -190,9 +190,9 @@ using Narrow = hn::CappedTag<float, 8>;
 constexpr int kNarrow = hn::MaxLanes(Narrow());
 
 #if HWY_TARGET != HWY_SCALAR
-// Writes numbers k .. k+3 of kNarrow lines as four rows: to[q·width + i] = lines[i][k + q].
-HWY_INLINE void Transpose4(const float* const* HWY_RESTRICT lines, int64_t k, int64_t width,
-                           float* HWY_RESTRICT to) {
+// rows[q] = number k + q of each of kNarrow lines.
+HWY_INLINE void Transpose4(const float* const* HWY_RESTRICT lines, int64_t k,
+                           hn::Vec<Narrow>* HWY_RESTRICT rows) {
   const Narrow d;
   const hn::Repartition<double, Narrow> pairs;
   const auto iota = hn::Iota(d, 0.0f);
@@ -211,10 +211,10 @@ HWY_INLINE void Transpose4(const float* const* HWY_RESTRICT lines, int64_t k, in
   const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v[2], v[3]));
   const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[0], v[1]));
   const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[2], v[3]));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, to);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, to + width);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * width);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * width);
+  rows[0] = hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23));
+  rows[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23));
+  rows[2] = hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23));
+  rows[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23));
 }
 #endif
 
@@ -229,7 +229,10 @@ HWY_INLINE void PackLines(const float* const* HWY_RESTRICT lines, int64_t K, int
     for (int i = 0; ahead != nullptr && i < 4 * kNarrow; i += kCacheLine, ahead += kCacheLine) {
       __builtin_prefetch(ahead, 0, 2);
     }
-    Transpose4(lines, k, width, panel + k * width);
+    hn::Vec<Narrow> rows[4];
+    Transpose4(lines, k, rows);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) hn::StoreU(rows[q], Narrow(), panel + (k + q) * width);
   }
 #endif
   for (; k < K; ++k) {
@@ -448,7 +451,11 @@ void UnpackPanel(const PackedB& b, int64_t j, int64_t k, int64_t K, int64_t widt
 template <class Engine>
 void PackB(const MatmulArgs<>& args, const Block& block, int64_t j, int64_t columns,
            float* HWY_RESTRICT panel) {
-  if (args.packed.data != nullptr) {
+  if (args.packed.waits()) {
+    const PackedB b = PackColumns(args.packed, block.j0 + j, columns);
+    return UnpackPanel<Engine>(b, 0, block.k0, block.K, kWidth, panel);
+  }
+  if (!args.packed.empty()) {
     return UnpackPanel<Engine>(args.packed, block.j0 + j, block.k0, block.K, kWidth, panel);
   }
   const float* b = args.b + block.k0 * args.b_row + (block.j0 + j) * args.b_col;
@@ -596,7 +603,7 @@ bool PackedMatmul(const MatmulArgs<>& args) {
   // c holds the unfinished sums between blocks of K, but a residual may be c itself.
   const int64_t blocks = args.residual != nullptr ? 1 : DivideUp(words, kMaxDepth);
   // Parts of a packed B are whole blocks.
-  const int64_t unit = args.packed.data == nullptr ? 1 : kBlockNumbers;
+  const int64_t unit = args.packed.empty() ? 1 : kBlockNumbers;
   const int64_t depth = RoundUp(DivideUp(words, blocks), unit);
   Block block;
   block.shares_b = M >= N;
@@ -640,14 +647,14 @@ constexpr int64_t kMaxDirectHeight = 64;  // rows of a piece, if A is not in pla
 // Whether a packed B has words of the engine.
 template <class Engine>
 bool HasWords(const PackedB& b) {
-  return Engine::kPackedWords && b.data != nullptr && !b.scaled();
+  return Engine::kPackedWords && !b.empty() && !b.scaled();
 }
 
 // Whether a tile can read B where it lies, but for columns that are no whole vectors.
 template <class Engine>
 bool ReadsBInPlace(const MatmulArgs<>& args) {
   return HasWords<Engine>(args.packed) ||
-         (Engine::kInPlace && args.packed.data == nullptr && args.b_col == 1);
+         (Engine::kInPlace && args.packed.empty() && args.b_col == 1);
 }
 
 // How much of B is read before its next columns (depth), and the columns of a piece. Where B must
@@ -660,9 +667,11 @@ struct DirectShape {
     if (!in_place) return;
     const bool few = args.M < kDirectRows;
     // A panel of a packed B is a long run by itself.
-    if (few) depth = args.packed.data != nullptr ? kMaxFewDepth : 16;
+    if (few) depth = args.packed.empty() ? 16 : kMaxFewDepth;
     columns = few ? std::clamp<int64_t>(RoundUp(args.N / 8, kWidth), 4 * kWidth, 32 * kWidth)
                   : 8 * kWidth;
+    // What is packed for a piece should stay in a core's own cache.
+    if (args.packed.waits()) columns = 2 * kWidth;
   }
 };
 
@@ -699,7 +708,7 @@ void PlaceB(const MatmulArgs<>& args, int64_t j, int64_t n, int64_t k, int64_t w
     tile->b_row = kPanelColumns;
     return;
   }
-  if (args.packed.data != nullptr) {
+  if (!args.packed.empty()) {
     const int64_t K = std::min(words * Engine::kPerWord, args.K - k);
     tile->b = strip;
     tile->b_row = RoundUp(n, kLanes);
@@ -726,9 +735,25 @@ HWY_INLINE void FetchRows(const MatmulArgs<>& args, int64_t k, int64_t end, int6
   }
 }
 
+// The product of some columns alone, for a B that waits to be packed.
+MatmulArgs<> WithPackedColumns(const MatmulArgs<>& args, int64_t j0, int64_t columns) {
+  MatmulArgs<> some = args;
+  some.N = columns;
+  some.packed = PackColumns(args.packed, j0, columns);
+  some.c += j0;
+  if (some.bias != nullptr) some.bias += j0;
+  if (some.residual != nullptr) some.residual += j0;
+  if (some.aux != nullptr) some.aux += j0;
+  return some;
+}
+
 template <class Engine>
 void DirectPiece(const MatmulArgs<>& args, int64_t depth, int64_t i0, int64_t rows, int64_t j0,
                  int64_t columns) {
+  if (args.packed.waits()) {
+    const MatmulArgs<> some = WithPackedColumns(args, j0, columns);
+    return DirectPiece<Engine>(some, depth, i0, rows, 0, columns);
+  }
   alignas(64) float sums[kDirectSums];
   alignas(64) float strip[kMaxDirectDepth * kWidth];
   alignas(64) float packed[Engine::kInPlace ? 1 : kMaxDirectDepth * kMaxDirectHeight];

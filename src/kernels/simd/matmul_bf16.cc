@@ -76,6 +76,55 @@ struct PairEngine : Bf16Pairs {
 };
 #endif
 
+// ---- One row of A and a packed B: bound by memory, so panels are read side by side, as many
+// chains as hide a multiply-add's time, and the next ones are asked for meanwhile.
+
+constexpr int kRowPanels = 4;
+
+#if HWY_TARGET == HWY_AVX3
+template <int kPanels>
+void RowTile(const PackedB& b, int64_t panel, const float* HWY_RESTRICT a,
+             float* HWY_RESTRICT out) {
+  const D d;
+  const int64_t step = b.words() * kPanelColumns;
+  const float* words = reinterpret_cast<const float*>(b.Panel(panel));
+  V sum[kPanels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) sum[p] = hn::Zero(d);
+  for (int64_t w = 0; w < b.words(); ++w, words += kPanelColumns) {
+    const V x = hn::Set(d, a[w]);
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      __builtin_prefetch(words + (kPanels + p) * step, 0, 2);
+      sum[p] = PairEngine::MulAdd(x, hn::LoadU(d, words + p * step), sum[p]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) hn::StoreU(sum[p], d, out + p * kPanelColumns);
+}
+
+// False when there is no memory for the row.
+bool RowProduct(const MatmulArgs<>& args) {
+  const PackedB& b = args.packed;
+  float* a = Scratch(RoundUp(b.words(), kCacheLine));
+  if (a == nullptr) return false;
+  PairEngine::Line(args.a, args.K, a);
+  const int64_t panels = kRowPanels * std::clamp<int64_t>(args.N / 1024, 1, 8);
+  Run(2.0 * args.N * args.K, DivideUp(b.panels(), panels), [&](int64_t piece) {
+    alignas(64) float sums[kRowPanels * kPanelColumns];
+    const int64_t end = std::min(b.panels(), (piece + 1) * panels);
+    for (int64_t panel = piece * panels; panel < end;) {
+      const bool all = panel + kRowPanels <= end;
+      const int64_t j = panel * kPanelColumns, count = all ? kRowPanels : 1;
+      all ? RowTile<kRowPanels>(b, panel, a, sums) : RowTile<1>(b, panel, a, sums);
+      Finish(args, sums, 0, 0, 1, j, std::min(count * kPanelColumns, args.N - j));
+      panel += count;
+    }
+  });
+  return true;
+}
+#endif
+
 // A bfloat16 as a float, for processors without such instructions.
 struct RoundedEngine {
   static constexpr int64_t kPerWord = 1;
@@ -114,7 +163,11 @@ struct RoundedEngine {
 
 void MatmulBf16Target(const MatmulArgs<>& args) {
 #if HWY_TARGET == HWY_AVX3
-  if (PairEngine::Supported()) return Multiply<PairEngine>(args);
+  if (PairEngine::Supported()) {
+    const bool row = args.M == 1 && args.packed.data != nullptr && !args.packed.scaled();
+    if (row && RowProduct(args)) return;
+    return Multiply<PairEngine>(args);
+  }
 #endif
   Multiply<RoundedEngine>(args);
 }

@@ -21,12 +21,13 @@ using VU = hn::Vec<U32>;
 constexpr int kDotRows = HWY_TARGET == HWY_AVX3 ? 6 : 2;
 
 // ---- Sums of four products of an unsigned byte of B and a signed one of A in each lane. `Number`
-// is how a byte of A is kept, kOrder the order of its four.
+// is how a byte of A is kept, kOrder the order of its four, kOrdered whether that is theirs.
 
 #if HWY_TARGET == HWY_AVX3
 struct VnniDot {
   using Number = int8_t;
   static constexpr int kOrder[] = {0, 1, 2, 3};
+  static constexpr bool kOrdered = true;
 
   static bool Supported() {
     static const bool supported = __builtin_cpu_supports("avx512vnni");
@@ -45,6 +46,7 @@ struct VnniDot {
 struct PairDot {
   using Number = int16_t;
   static constexpr int kOrder[] = {0, 2, 1, 3};
+  static constexpr bool kOrdered = false;
 
   static HWY_INLINE VI Dot(VU b, const Number* a, VI sum) {
     const I32 d;
@@ -62,6 +64,7 @@ struct PairDot {
 struct PairDot {
   using Number = int8_t;
   static constexpr int kOrder[] = {0, 1, 2, 3};
+  static constexpr bool kOrdered = true;
 
   static HWY_INLINE VI Dot(VU b, const Number* a, VI sum) {
     const I32 d;
@@ -103,16 +106,23 @@ void WholeBlock(const float* x, int32_t zero, typename DotEngine::Number* q, flo
   const bool zeros = !finite || largest < kSmallest;
   *scale = !finite ? std::numeric_limits<float>::quiet_NaN() : zeros ? 0.0f : largest / 127;
   const V inverse = hn::Set(d, zeros ? 0.0f : 127 / largest);
+  VI sums = hn::Zero(di);
   alignas(64) int32_t whole[kBlockNumbers];
   for (int64_t i = 0; i < kBlockNumbers; i += kLanes) {
-    const VI rounded = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
-    hn::StoreU(zeros ? hn::Zero(di) : rounded, di, whole + i);
+    const VI nearest = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+    const VI rounded = zeros ? hn::Zero(di) : nearest;
+    sums = hn::Add(sums, rounded);
+    if constexpr (DotEngine::kOrdered) {
+      const hn::Rebind<typename DotEngine::Number, I32> narrow;
+      hn::StoreU(hn::DemoteTo(narrow, rounded), narrow, q + i);
+    } else {
+      hn::StoreU(rounded, di, whole + i);
+    }
   }
-  int32_t sum = 0;
-  for (int64_t i = 0; i < kBlockNumbers; ++i) {
+  for (int64_t i = 0; !DotEngine::kOrdered && i < kBlockNumbers; ++i) {
     q[i] = static_cast<typename DotEngine::Number>(whole[i / 4 * 4 + DotEngine::kOrder[i % 4]]);
-    sum += whole[i];
   }
+  const int32_t sum = hn::GetLane(hn::SumOfLanes(di, sums));
   *middle = -zero * sum;
 }
 
@@ -131,6 +141,9 @@ void WholeTile(const PackedB& b, int64_t j, const WholeRows<typename DotEngine::
     words[v] = b.Panel(column / kPanelColumns) + column % kPanelColumns;
     scales[v] = b.Scales(column / kPanelColumns) + column % kPanelColumns;
   }
+  // A single row leaves the time to memory: the next panels are asked for meanwhile.
+  const int64_t ahead = kVec * b.words() * kPanelColumns;
+  const int64_t scales_ahead = kVec * a.blocks * kPanelColumns;
   const auto* q = a.q + i * a.K;
   V sum[kTileRows][kVec];
 #pragma GCC unroll 16
@@ -152,6 +165,7 @@ void WholeTile(const PackedB& b, int64_t j, const WholeRows<typename DotEngine::
       VU x[kVec], y[kVec];
 #pragma GCC unroll 16
       for (int v = 0; v < kVec; ++v) {
+        if (kTileRows == 1) __builtin_prefetch(words[v] + ahead + g * kPanelColumns, 0, 2);
         x[v] = hn::LoadU(du, words[v] + g * kPanelColumns);
         if (kBytes) continue;
         y[v] = hn::And(hn::ShiftRight<4>(x[v]), hn::Set(du, 0x0f0f0f0f));
@@ -176,6 +190,7 @@ void WholeTile(const PackedB& b, int64_t j, const WholeRows<typename DotEngine::
         const V scaled = hn::Mul(hn::ConvertTo(d, whole[r][v]), scale);
         sum[r][v] = hn::MulAdd(scaled, hn::Set(d, a.d[(i + r) * a.blocks + block]), sum[r][v]);
       }
+      if (kTileRows == 1) __builtin_prefetch(scales[v] + scales_ahead, 0, 2);
       words[v] += (kBytes ? 8 : 4) * kPanelColumns;
       scales[v] += kPanelColumns;
     }
@@ -201,12 +216,14 @@ void WholeProduct(const MatmulArgs<>& args, const WholeRows<typename DotEngine::
   const int64_t columns = kPanels * kPanelColumns * std::clamp<int64_t>(args.N / 1024, 1, 8);
   Run(2.0 * args.M * args.N * args.K, DivideUp(args.N, columns), [&](int64_t piece) {
     alignas(64) float sums[kDotRows * kWidth];
-    const int64_t end = std::min(args.N, (piece + 1) * columns);
-    for (int64_t j = piece * columns; j < end; j += kWidth) {
+    const int64_t begin = piece * columns, end = std::min(args.N, begin + columns);
+    const bool waits = args.packed.waits();
+    const PackedB b = waits ? PackColumns(args.packed, begin, end - begin) : args.packed;
+    for (int64_t j = begin; j < end; j += kWidth) {
       const int64_t n = std::min<int64_t>(kWidth, end - j), vectors = DivideUp(n, kLanes);
       for (int64_t i = 0; i < args.M; i += kDotRows) {
         const int64_t rows = std::min<int64_t>(kDotRows, args.M - i);
-        kTiles[(rows - 1) * kVectors + vectors - 1](args.packed, j, a, i, sums);
+        kTiles[(rows - 1) * kVectors + vectors - 1](b, waits ? j - begin : j, a, i, sums);
         Finish(args, sums, kWidth, i, rows, j, n);
       }
     }
