@@ -87,6 +87,9 @@ Result<LedgerRequest> MakeRequest(Session& session, LedgerSpec& spec) {
     ApplyKind(kind, &spec.model);
     HEED_TRY(given.Apply());
   }
+  if (given.Given("seq") && options.seq < 1) {
+    return BadRequest("--seq", fmt::format("{}", options.seq), "1 or more");
+  }
   if (spec.arguments.empty() && options.preset.empty() && !given.Given("block_size")) {
     spec.model.block_size = given.Given("seq") ? options.seq : kDefaultLength;
   }
