@@ -44,9 +44,9 @@ std::string Document(const std::vector<RunRecord>& runs) {
 std::string Text(const std::vector<RunRecord>& runs) {
   constexpr size_t kWidth = 100;
   std::string text;
-  for (const Table& table : {DifferenceTable(runs), FigureTable(runs)}) {
-    text += TableText(table, kWidth) + "\n";
-  }
+  const Table differences = DifferenceTable(runs);
+  text += differences.rows.empty() ? "no setting differs\n" : TableText(differences, kWidth);
+  text += "\n" + TableText(FigureTable(runs), kWidth) + "\n";
   for (size_t i = 1; i < runs.size(); ++i) {
     text += Wrap(Printable(EffectOf(runs[i], runs[0])), kWidth, 2) + "\n";
   }
