@@ -75,8 +75,10 @@ Result<Verdict> RunLesson(Session& session, const std::vector<std::string>& name
                                        {"point", lesson->point},
                                        {"steps", StepsJson(steps)}};
   HEED_TRY(session.terminal.Document(json.dump(2)));
-  HEED_TRY(session.terminal.Say(fmt::format("{}: {}\n\n{}\n{}\n", lesson->name, lesson->title,
-                                            StepsText(steps), Wrap(lesson->point, 100, 0))));
+  const size_t width = session.terminal.text_width();
+  HEED_TRY(
+      session.terminal.Say(fmt::format("{}: {}\n\n{}\n{}\n", lesson->name, lesson->title,
+                                       StepsText(steps, width), Wrap(lesson->point, width, 0))));
   return Verdict::kDone;
 }
 
