@@ -120,6 +120,11 @@ TEST(Table, TextIsAlignedAndCutToItsWidth) {
   EXPECT_EQ(TableText(wide, 20), "n  v\na  " + std::string(16, 'x') + ".\n");
 }
 
+TEST(Table, ColumnsThatDoNotFitStandBelow) {
+  const Table wide{"", {"name", "one", "two", "three"}, {{"a", "1", "2", "3"}}};
+  EXPECT_EQ(TableText(wide, 15), "name  one  two\na       1    2\n\nname  three\na         3\n");
+}
+
 TEST(Table, MarkdownCsvAndHtmlEscapeWhatTheyMust) {
   EXPECT_EQ(TableMarkdown(kTable),
             "| name | v\\|1 |\n| --- | ---: |\n| a \"b\" | \\<1> |\n| c | 22 |\n");
