@@ -87,7 +87,7 @@ Result<Verdict> RunSmallExample(Session& session, const std::vector<std::string>
   HEED_ASSIGN(const SmallAttention attention, ComputeSmallAttention(example));
   HEED_ASSIGN(const std::vector<Step> steps, ExplainSmallAttention(example));
   HEED_TRY(session.terminal.Document(SmallDocument(example, attention)));
-  HEED_TRY(session.terminal.Say(StepsText(steps)));
+  HEED_TRY(session.terminal.Say(StepsText(steps, session.terminal.text_width())));
   return Verdict::kDone;
 }
 

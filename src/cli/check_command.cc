@@ -52,20 +52,20 @@ nlohmann::ordered_json Document(const CheckReport& report) {
 
 // A line of figures for each check, then what it rules out. Of those that failed only the first is
 // explained: the others may show nothing but its traces.
-std::string Table(const CheckReport& report) {
-  constexpr size_t kWidth = 100, kIndent = 9, kFigures = 51;
-  std::string text = Wrap(report.scope, kWidth, 0) + "\n\n";
+std::string Table(const CheckReport& report, size_t width) {
+  constexpr size_t kIndent = 9, kFigures = 51;
+  std::string text = Wrap(report.scope, width, 0) + "\n\n";
   text += fmt::format("{:<8} {:<18} {:>10} {:>10}  {}\n", "verdict", "check", "value", "bound",
                       "what was tried");
   const CheckResult* failed = report.FirstFailed();
   const auto line = [&](const std::string& words) {
-    text += std::string(kIndent, ' ') + Wrap(words, kWidth - kIndent, kIndent) + "\n";
+    text += std::string(kIndent, ' ') + Wrap(words, width - kIndent, kIndent) + "\n";
   };
   for (const CheckResult& r : report.results) {
     const bool skipped = r.verdict == CheckVerdict::kSkipped;
     text += fmt::format("{:<8} {:<18} {:>10} {:>10}  {}\n", NameOf(r.verdict), r.name,
                         skipped ? "" : FormatFigure(r.value), skipped ? "" : FormatFigure(r.bound),
-                        Wrap(r.tried, kWidth - kFigures, kFigures));
+                        Wrap(r.tried, width - kFigures, kFigures));
     if (skipped) {
       line("not applicable: " + r.note);
       continue;
@@ -79,7 +79,7 @@ std::string Table(const CheckReport& report) {
   return text;
 }
 
-std::string VerdictLine(const CheckReport& report) {
+std::string VerdictLine(const CheckReport& report, size_t width) {
   int counts[3] = {};
   for (const CheckResult& r : report.results) ++counts[static_cast<int>(r.verdict)];
   const CheckResult* failed = report.FirstFailed();
@@ -87,7 +87,7 @@ std::string VerdictLine(const CheckReport& report) {
   if (failed == nullptr) return fmt::format("ok: {} checks passed{}\n", counts[0], skipped);
   return fmt::format("failed: {} of {} checks{}; begin with {}:\n  {}\n", counts[1],
                      counts[0] + counts[1], skipped, failed->name,
-                     Wrap(std::string(failed->look), 100 - 2, 2));
+                     Wrap(std::string(failed->look), width - 2, 2));
 }
 
 Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels& kernels) {
@@ -131,7 +131,8 @@ Result<Verdict> Run(Session& session, CheckRequest& request) {
   HEED_ASSIGN(const CheckReport report, Check(session, request, kernels));
   HEED_TRY(session.terminal.Document(
       Document(report).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)));
-  HEED_TRY(session.terminal.Say(Table(report) + "\n" + VerdictLine(report)));
+  const size_t width = session.terminal.text_width();
+  HEED_TRY(session.terminal.Say(Table(report, width) + "\n" + VerdictLine(report, width)));
   return report.FirstFailed() == nullptr ? Verdict::kDone : Verdict::kNegative;
 }
 

@@ -41,14 +41,13 @@ std::string Document(const std::vector<RunRecord>& runs) {
   return DocumentText({{"settings", settings}, {"runs", list}, {"effects", effects}});
 }
 
-std::string Text(const std::vector<RunRecord>& runs) {
-  constexpr size_t kWidth = 100;
+std::string Text(const std::vector<RunRecord>& runs, size_t width) {
   std::string text;
-  for (const Table& table : {DifferenceTable(runs), FigureTable(runs)}) {
-    text += TableText(table, kWidth) + "\n";
-  }
+  const Table differences = DifferenceTable(runs);
+  text += differences.rows.empty() ? "no setting differs\n" : TableText(differences, width);
+  text += "\n" + TableText(FigureTable(runs), width) + "\n";
   for (size_t i = 1; i < runs.size(); ++i) {
-    text += Wrap(Printable(EffectOf(runs[i], runs[0])), kWidth, 2) + "\n";
+    text += Wrap(Printable(EffectOf(runs[i], runs[0])), width, 2) + "\n";
   }
   return text;
 }
@@ -63,7 +62,7 @@ Result<Verdict> Run(Session& session, const std::vector<std::string>& folders) {
     runs.push_back(std::move(run));
   }
   HEED_TRY(session.terminal.Document(Document(runs)));
-  HEED_TRY(session.terminal.Say(Text(runs)));
+  HEED_TRY(session.terminal.Say(Text(runs, session.terminal.text_width())));
   return Verdict::kDone;
 }
 

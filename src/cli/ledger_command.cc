@@ -87,6 +87,9 @@ Result<LedgerRequest> MakeRequest(Session& session, LedgerSpec& spec) {
     ApplyKind(kind, &spec.model);
     HEED_TRY(given.Apply());
   }
+  if (given.Given("seq") && options.seq < 1) {
+    return BadRequest("--seq", fmt::format("{}", options.seq), "1 or more");
+  }
   if (spec.arguments.empty() && options.preset.empty() && !given.Given("block_size")) {
     spec.model.block_size = given.Given("seq") ? options.seq : kDefaultLength;
   }
@@ -166,7 +169,6 @@ std::string RepeatLine(const Ledger& ledger) {
 
 // "view of qkv" for "view of h.0.attn.qkv": the row's own block is meant.
 std::string ShortMemory(const std::string& memory) {
-  if (memory == "own") return "";
   const size_t name = memory.rfind(' ') + 1, dot = memory.rfind('.');
   return dot == std::string::npos ? memory : memory.substr(0, name) + memory.substr(dot + 1);
 }
@@ -186,7 +188,7 @@ std::string TensorTable(const Ledger& ledger) {
     text += fmt::format(fmt::runtime(kRow), t.name, t.axes, ShapeText(t.shape),
                         FormatCount(t.elements), FormatBytes(static_cast<double>(t.bytes)),
                         t.flops == 0 ? "-" : FormatQuantity(static_cast<double>(t.flops)),
-                        memory.empty() ? "" : "  " + memory);
+                        "  " + memory);
   }
   return text;
 }

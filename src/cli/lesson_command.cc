@@ -2,10 +2,12 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "cli/command.h"
 #include "cli/steps_text.h"
 #include "inspect/lessons/lesson.h"
+#include "inspect/small_attention.h"
 
 namespace heed {
 namespace {
@@ -23,7 +25,23 @@ struct LessonOptions {
   }
 };
 
-constexpr std::string_view kMatrixFields[] = {"x", "w_q", "w_k", "w_v"};
+// The reader's own matrices are for one lesson, and an empty one is not a lesson's own.
+Status CheckMatrices(const Options& options, std::string_view lesson, const LessonInput& input) {
+  const std::tuple<std::string_view, std::string, const std::string*> matrices[] = {
+      {"x", "--x", &input.x},
+      {"w_q", "--w-q", &input.w_q},
+      {"w_k", "--w-k", &input.w_k},
+      {"w_v", "--w-v", &input.w_v}};
+  for (const auto& [field, flag, text] : matrices) {
+    if (!options.Given(field)) continue;
+    if (lesson != "three-tokens") {
+      return BadRequest(std::string(lesson), "matrices of the reader's own", "none",
+                        "heed lesson three-tokens takes them");
+    }
+    HEED_TRY(ParseSmallMatrix(flag, *text));
+  }
+  return {};
+}
 
 std::string ListText() {
   std::string text;
@@ -50,19 +68,17 @@ Result<Verdict> RunLesson(Session& session, const std::vector<std::string>& name
   }
   if (names.empty()) return ListLessons(session);
   HEED_ASSIGN(const Lesson* const lesson, FindLesson(names[0]));
-  for (const std::string_view field : kMatrixFields) {
-    if (!session.options.Given(field) || lesson->name == "three-tokens") continue;
-    return BadRequest(lesson->name.data(), "matrices of the reader's own", "none",
-                      "heed lesson three-tokens takes them");
-  }
+  HEED_TRY(CheckMatrices(session.options, lesson->name, options.input));
   HEED_ASSIGN(const std::vector<Step> steps, lesson->tell(options.input));
   const nlohmann::ordered_json json = {{"name", lesson->name},
                                        {"title", lesson->title},
                                        {"point", lesson->point},
                                        {"steps", StepsJson(steps)}};
   HEED_TRY(session.terminal.Document(json.dump(2)));
-  HEED_TRY(session.terminal.Say(fmt::format("{}: {}\n\n{}\n{}\n", lesson->name, lesson->title,
-                                            StepsText(steps), Wrap(lesson->point, 100, 0))));
+  const size_t width = session.terminal.text_width();
+  HEED_TRY(
+      session.terminal.Say(fmt::format("{}: {}\n\n{}\n{}\n", lesson->name, lesson->title,
+                                       StepsText(steps, width), Wrap(lesson->point, width, 0))));
   return Verdict::kDone;
 }
 

@@ -12,7 +12,6 @@
 namespace heed {
 namespace {
 
-constexpr size_t kWidth = 100;
 constexpr int kMostDecimals = 6;
 constexpr double kLeastShown = 5e-7;
 
@@ -49,18 +48,18 @@ std::string Number(double value, int decimals, bool exponent) {
   return text;
 }
 
-std::string Heading(const Step& step) {
+std::string Heading(const Step& step, size_t width) {
   const std::string shape = step.shape.empty()
                                 ? "one number"
                                 : fmt::format("[{}] = {}", step.axes, ShapeText(step.shape));
   const std::string left = fmt::format("{:<12} {}", step.name, step.formula);
-  if (left.size() + 2 + shape.size() <= kWidth) {
-    return left + std::string(kWidth - left.size() - shape.size(), ' ') + shape + "\n";
+  if (left.size() + 2 + shape.size() <= width) {
+    return left + std::string(width - left.size() - shape.size(), ' ') + shape + "\n";
   }
-  return left + "\n" + std::string(kWidth - shape.size(), ' ') + shape + "\n";
+  return left + "\n" + std::string(width - shape.size(), ' ') + shape + "\n";
 }
 
-std::string Table(const Step& step) {
+std::string Table(const Step& step, size_t width) {
   const size_t columns = step.shape.empty() ? 1 : static_cast<size_t>(step.shape.back());
   const int decimals = Decimals(step.values);
   const bool exponents = NeedExponents(step.values);
@@ -73,7 +72,7 @@ std::string Table(const Step& step) {
     cell = std::max(cell, numbers.back().size());
   }
   const size_t indent = 4 + label;
-  const size_t fit = std::max<size_t>(1, (kWidth - indent) / (cell + 2));
+  const size_t fit = std::max<size_t>(1, (width - indent) / (cell + 2));
   std::string text;
   for (size_t first = 0; first < columns; first += fit) {
     const size_t last = std::min(columns, first + fit);
@@ -95,11 +94,11 @@ std::string Table(const Step& step) {
 
 }  // namespace
 
-std::string StepsText(std::span<const Step> steps) {
+std::string StepsText(std::span<const Step> steps, size_t width) {
   std::string text;
   for (const Step& step : steps) {
-    text += (text.empty() ? "" : "\n") + Heading(step) + Table(step);
-    if (!step.note.empty()) text += "    " + Wrap(step.note, kWidth - 4, 4) + "\n";
+    text += (text.empty() ? "" : "\n") + Heading(step, width) + Table(step, width);
+    if (!step.note.empty()) text += "    " + Wrap(step.note, width - 4, 4) + "\n";
   }
   return text;
 }

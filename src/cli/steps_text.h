@@ -10,7 +10,7 @@
 namespace heed {
 
 // A heading with formula and shape, the numbers under each other with at most six decimals, a note.
-std::string StepsText(std::span<const Step> steps);
+std::string StepsText(std::span<const Step> steps, size_t width);
 
 // `values` nested as `shape` says; a number that is not finite is null.
 nlohmann::ordered_json NestedJson(std::span<const int64_t> shape, std::span<const double> values);

@@ -122,6 +122,12 @@ int Terminal::width() const {
   return 100;
 }
 
+size_t Terminal::text_width() const {
+  constexpr int kLeast = 60, kMost = 100;
+  const int columns = out_is_terminal() ? ColumnsOf(settings_.out) : kMost;
+  return static_cast<size_t>(columns > 0 ? std::clamp(columns, kLeast, kMost) : kMost);
+}
+
 std::string BarLine(const ProgressState& state, int width, bool utf8) {
   const double share = Share(state);
   const std::string head = fmt::format("{} {:3.0f}% ", state.label, std::floor(share * 100));

@@ -40,6 +40,9 @@ class Terminal {
   bool out_has_colour() const;
   // Columns, of stderr when it is a terminal, else of stdout, else 100.
   int width() const;
+  // Columns that text for people may take: stdout's when it is a terminal, from 60 to 100, else
+  // 100.
+  size_t text_width() const;
 
   // Writes to stdout. A reader that went away (EPIPE) is no error: closed() becomes true and
   // further text is dropped. Errors (kIo): the device is full, and the like.

@@ -37,12 +37,12 @@ std::string_view Trimmed(std::string_view text) {
 
 Status CheckSizes(const SmallAttentionCase& c) {
   if (c.k.columns != c.q.columns) {
-    return BadRequest("--k", fmt::format("rows of {} numbers", c.k.columns),
+    return BadRequest("--k", fmt::format("rows of width {}", c.k.columns),
                       fmt::format("{}, the width of --q", c.q.columns),
                       "queries and keys are multiplied with each other");
   }
   if (c.v.rows != c.k.rows) {
-    return BadRequest("--v", fmt::format("{} rows", c.v.rows),
+    return BadRequest("--v", fmt::format("{} row{}", c.v.rows, c.v.rows == 1 ? "" : "s"),
                       fmt::format("{}, as many as --k has", c.k.rows), "each key has one value");
   }
   if (c.causal && c.q.rows > c.k.rows) {
@@ -169,10 +169,13 @@ Result<SmallAttention> ComputeSmallAttention(const SmallAttentionCase& c) {
                              .b_row = c.v.columns,
                              .c = a.output.data(),
                              .ldc = c.v.columns});
-  for (const double value : a.products) {
-    if (std::isfinite(value)) continue;
-    return Fail(ErrorKind::kNumeric, "Q K^T", fmt::format("{}", value), "finite numbers",
-                "type smaller ones");
+  const std::pair<const char*, const Numbers*> sums[] = {{"Q K^T", &a.products},
+                                                         {"A V", &a.output}};
+  for (const auto& [where, values] : sums) {
+    for (const double value : *values) {
+      if (std::isfinite(value)) continue;
+      return BadRequest(where, fmt::format("{}", value), "finite numbers", "type smaller ones");
+    }
   }
   return a;
 }

@@ -66,7 +66,10 @@ std::string Script(const Picture& picture, bool png) {
   script += "set encoding utf8\nset datafile missing 'NaN'\n";
   script += fmt::format("set border 3 lc rgb '{}'\n", kGrey);
   script += fmt::format("set grid xtics ytics back lt 1 lw 0.6 lc rgb '{}'\n", kPale);
-  script += "set lmargin screen 0.085\nset rmargin screen 0.97\n";
+  // Names of more runs than these would lie over their curves.
+  const bool names_beside = picture.runs > 3;
+  script +=
+      fmt::format("set lmargin screen 0.085\nset rmargin screen {}\n", names_beside ? 0.72 : 0.97);
   script += "set tmargin screen 0.89\nset bmargin screen 0.13\n";
   script += fmt::format("set label 1 {} at graph 0, screen 0.945 left font ',17' tc rgb '{}'\n",
                         GnuplotQuoted(picture.title), kInk);
@@ -81,7 +84,8 @@ std::string Script(const Picture& picture, bool png) {
                         TickList(Ticks(frame.left, frame.right, 9, false)), kInk);
   script += fmt::format("set ytics {} tc rgb '{}'\n",
                         TickList(Ticks(frame.bottom, frame.top, 8, picture.log_y)), kInk);
-  script += fmt::format("set key top right Left reverse samplen 2 spacing 1.3 tc rgb '{}'\n", kInk);
+  script += fmt::format("set key {} Left reverse samplen 2 spacing 1.3 tc rgb '{}'\n",
+                        names_beside ? "at screen 0.73, screen 0.89 left top" : "top right", kInk);
   if (picture.floor) {
     script += fmt::format(
         "set arrow 1 from graph 0, first {0:.17g} to graph 1, first {0:.17g} nohead dt (4,4) lw "

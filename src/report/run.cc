@@ -12,6 +12,7 @@
 #include "base/fields_text.h"
 #include "base/json.h"
 #include "io/file.h"
+#include "io/safetensors.h"
 #include "model/config_json.h"
 #include "report/format.h"
 
@@ -75,6 +76,18 @@ Result<std::optional<ModelConfig>> ReadConfig(const std::string& path) {
   return config;
 }
 
+// Updates made when the checkpoint was written: a run that was stopped made some behind its last
+// row. 0 without a checkpoint that tells.
+int64_t UpdatesOf(const std::string& path) {
+  const auto checkpoint = SafetensorsFile::Open(path);
+  if (!checkpoint) return 0;
+  const auto& metadata = checkpoint->metadata();
+  const auto at = metadata.find("iteration");
+  int64_t updates = 0;
+  if (at == metadata.end() || !ParseField(at->first, at->second, &updates)) return 0;
+  return updates;
+}
+
 // The last row that has a held-out loss and has seen at most that many tokens.
 const MetricsRow* EvaluatedBy(const RunRecord& run, int64_t tokens) {
   const MetricsRow* found = nullptr;
@@ -105,6 +118,7 @@ Result<RunRecord> ReadRun(const std::string& folder) {
   if (run.rows.empty()) return Fail(ErrorKind::kFormat, metrics, "no rows", "a logged iteration");
   HEED_ASSIGN(run.settings, ReadSettings((path / "config.toml").string(), &run.data));
   HEED_ASSIGN(run.model, ReadConfig((path / "config.json").string()));
+  run.updates = UpdatesOf((path / "checkpoint" / "state.safetensors").string());
   return run;
 }
 
@@ -115,8 +129,11 @@ RunFigures FiguresOf(const RunRecord& run) {
     figures.cache_elements = 2 * run.model->n_layer * run.model->n_kv_head * run.model->head_dim;
   }
   const MetricsRow& last = run.rows.back();
-  if (run.model) figures.updates = last.iter;
   figures.tokens = last.tokens;
+  if (run.model) {
+    figures.updates = std::max(last.iter, run.updates);
+    if (last.iter > 0) figures.tokens = last.tokens / last.iter * figures.updates;
+  }
   figures.elapsed_s = last.elapsed_s;
   const size_t tail = std::max<size_t>(1, run.rows.size() / 25);
   figures.train_loss =
@@ -127,7 +144,8 @@ RunFigures FiguresOf(const RunRecord& run) {
   for (const MetricsRow& row : run.rows) {
     if (row.tokens_per_second > 0) speeds.push_back(row.tokens_per_second);
     if (row.val_floor) figures.floor = row.val_floor;
-    if (!row.val_loss) continue;
+    // What fresh weights lose says nothing of a run that went on.
+    if (!row.val_loss || (row.tokens == 0 && figures.tokens > 0)) continue;
     figures.val_loss = row.val_loss;
     if (figures.best_val_loss && *figures.best_val_loss <= *row.val_loss) continue;
     figures.best_val_loss = row.val_loss;
@@ -166,8 +184,8 @@ std::string EffectOf(const RunRecord& run, const RunRecord& other) {
     return text + "trained on different texts, so their losses do not compare";
   }
   if (!a.val_loss || !b.val_loss) {
-    text +=
-        "training loss " + Change(a.train_loss, b.train_loss) + ", for not both have a held-out";
+    text += "training loss " + Change(a.train_loss, b.train_loss) +
+            ", for not both have a held-out one yet";
   } else {
     text += "held-out loss " + Change(*a.val_loss, *b.val_loss);
     const int64_t common = std::min(a.tokens, b.tokens);

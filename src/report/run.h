@@ -21,6 +21,7 @@ struct RunRecord {
   std::vector<std::string> data;                              // what it was trained on
   std::optional<ModelConfig> model;                           // none for n-gram models
   std::vector<MetricsRow> rows;                               // at least one
+  int64_t updates = 0;  // that the checkpoint holds; 0 where there is none
 };
 
 // Errors: no metrics.jsonl, an empty one, or a damaged file of the folder. A missing config.toml

@@ -28,13 +28,42 @@ std::string Shortened(std::string text, size_t width) {
   return text + ".";
 }
 
-// Widths that fit: the widest columns give way first.
-std::vector<size_t> Widths(const Table& table, size_t most) {
+std::vector<size_t> NaturalWidths(const Table& table) {
   std::vector<size_t> widths;
   for (const std::string& head : table.head) widths.push_back(TextWidth(head));
   for (const auto& row : table.rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], TextWidth(row[i]));
   }
+  return widths;
+}
+
+// How many of the columns fit side by side as they are: the names and one more at least.
+size_t ColumnsThatFit(const Table& table, size_t most) {
+  const std::vector<size_t> widths = NaturalWidths(table);
+  size_t fit = 0;
+  for (size_t sum = 0; fit < widths.size(); ++fit) {
+    sum += widths[fit] + (fit > 0 ? kGap : 0);
+    if (sum > most && fit >= 2) break;
+  }
+  return fit;
+}
+
+// The names, and the columns from `first` up to before `last`.
+Table Part(const Table& table, size_t first, size_t last) {
+  const auto cut = [&](const std::vector<std::string>& cells) {
+    std::vector<std::string> part = {cells[0]};
+    part.insert(part.end(), cells.begin() + static_cast<ptrdiff_t>(first),
+                cells.begin() + static_cast<ptrdiff_t>(last));
+    return part;
+  };
+  Table part{table.title, cut(table.head), {}, table.numbers};
+  for (const auto& row : table.rows) part.rows.push_back(cut(row));
+  return part;
+}
+
+// Widths that fit: the widest columns give way first.
+std::vector<size_t> Widths(const Table& table, size_t most) {
+  std::vector<size_t> widths = NaturalWidths(table);
   const size_t room = most - std::min(most, kGap * (widths.size() - 1));
   for (size_t sum = 0; true; sum = 0) {
     for (const size_t width : widths) sum += width;
@@ -56,6 +85,11 @@ std::string Escaped(std::string_view text, std::string_view special, std::string
 }  // namespace
 
 std::string TableText(const Table& table, size_t width) {
+  const size_t columns = table.head.size(), fit = ColumnsThatFit(table, width);
+  if (fit < columns) {
+    return TableText(Part(table, 1, fit), width) + "\n" +
+           TableText(Part(table, fit, columns), width);
+  }
   const std::vector<size_t> widths = Widths(table, width);
   std::string out;
   const auto line = [&](const std::vector<std::string>& cells) {

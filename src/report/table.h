@@ -13,7 +13,8 @@ struct Table {
   bool numbers = true;                         // all but the first column are set flush right
 };
 
-// At most `width` columns: the widest cells are cut.
+// Lines of at most `width`: columns that do not fit stand below, behind the names once more; where
+// not even one fits, the widest cells are cut.
 std::string TableText(const Table& table, size_t width);
 std::string TableMarkdown(const Table& table);
 // Lines "table,row,column,value" (RFC 4180), a line for each value.

@@ -62,10 +62,13 @@ TEST(SmallExample, WrongMatricesEndInTwoAndOneLine) {
   ExpectRefused("attention --q '1,2;3' --k '1,2' --v 1", "--q: found row 2 of width 1, expected 2");
   ExpectRefused("attention --q x --k 1 --v 1", "\"x\" as number 1 of row 1");
   ExpectRefused("attention --q nan --k 1 --v 1", "expected a finite number");
-  ExpectRefused("attention --q 1 --k '1,2' --v 1", "--k: found rows of 2 numbers");
+  ExpectRefused("attention --q 1 --k '1,2' --v 1", "--k: found rows of width 2");
   ExpectRefused("attention --q 1 --k 1 --v '1;2'", "--v: found 2 rows, expected 1");
   ExpectRefused("attention --q '1;2' --k 1 --v 1", "--q: found 2 rows, expected at most 1");
   ExpectRefused("attention --q 1 --v 1", "--k: found nothing");
+  ExpectRefused("attention --q '1e200,1' --k '1e200,1' --v 1", "Q K^T: found inf");
+  ExpectRefused("attention --q 1 --k '1;1' --v '1e308;1e308' --no-causal --softmax-axis column",
+                "A V: found inf");
   ExpectRefused("attention --q 1 --k 1 --v 1 --n-head 2", "--n-head: found given beside");
   ExpectRefused("attention file.npz --q 1 --k 1 --v 1", "beside typed numbers");
 }
@@ -80,6 +83,11 @@ TEST(LessonProgram, ListsAndWalks) {
   EXPECT_EQ(Document("lesson temperature")["steps"][0]["values"], json::parse("[2.0, 1.0, 0.0]"));
   ExpectRefused("lesson bigrams", "did you mean bigram?");
   ExpectRefused("lesson rope --x 1", "heed lesson three-tokens takes them");
+  ExpectRefused("lesson three-tokens --w-q ''", "--w-q: found nothing");
+  ExpectRefused("lesson three-tokens --x '1,2;3'", "--x: found row 2 of width 1, expected 2");
+  ExpectRefused("lesson three-tokens --x '1;2'", "--w-q: found 3 rows, expected 1");
+  ExpectRefused("lesson three-tokens --w-k '1;1;1'", "--w-k: found width 1, expected 2");
+  ExpectRefused("lesson three-tokens --w-v 'a,0; 0,3; 1,1'", "\"a\" as number 1 of row 1");
 }
 
 TEST(LedgerProgram, JsonHasWhatIsPromised) {
@@ -98,6 +106,10 @@ TEST(LedgerProgram, JsonHasWhatIsPromised) {
   ExpectNarrow("ledger --preset gpt2-xl --batch-size 64");
   ExpectRefused("ledger --preset gpt-nano --seq 2000", "--seq: found 2000, expected 1 to 1024");
   ExpectRefused("ledger --n-embd 10 --n-head 3", "a divisor of n_embd");
+  ExpectRefused("ledger --n-embd 6 --n-head 2 --position rope",
+                "head_dim: found 3, expected an even");
+  ExpectRefused("ledger --n-head 4 --n-kv-head 3", "n_kv_head: found 3 at n_head 4");
+  ExpectRefused("ledger --seq -1", "--seq: found -1, expected 1 or more");
   ExpectRefused("ledger none", "none/config.json");
 }
 

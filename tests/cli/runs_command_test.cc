@@ -157,6 +157,18 @@ TEST_F(Runs, CompareNamesWhatDiffersInLinesOfAtMost100) {
   EXPECT_THAT(Refusal("compare gpt nowhere"), HasSubstr("no metrics.jsonl"));
 }
 
+// The last row is that of update 10; the checkpoint is written behind update 13.
+TEST_F(Runs, CompareCountsTheUpdatesOfAStoppedRun) {
+  const ShellResult stopped =
+      Run("train text.txt --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --max-iters 13 "
+          "--checkpoint-interval 13 --quiet --out whole && cp -r whole cut && grep -v 'iter\":13' "
+          "whole/metrics.jsonl > cut/metrics.jsonl");
+  ASSERT_EQ(stopped.exit_code, 0) << stopped.err;
+  const json document = Json("compare whole cut");
+  EXPECT_EQ(document["runs"][1]["updates"], 13);
+  EXPECT_EQ(document["runs"][1]["tokens"], document["runs"][0]["tokens"]);
+}
+
 TEST_F(Runs, MapsOfAModel) {
   const json maps = Json("attention gqa --text 'the fox' --ablate --out maps.safetensors");
   ASSERT_EQ(maps["heads"].size(), 4u);

@@ -130,5 +130,21 @@ TEST(Terminal, JsonKeepsStdoutForTheDocument) {
   close(ends[1]);
 }
 
+TEST(Terminal, TextTakesTheColumnsOfItsTerminalFrom60To100) {
+  setenv("TERM", "xterm", 1);
+  for (const auto& [columns, want] : {std::pair{80, 80}, {120, 100}, {40, 60}, {0, 100}}) {
+    int master = -1, slave = -1;
+    const winsize size = {.ws_row = 24, .ws_col = static_cast<uint16_t>(columns)};
+    ASSERT_EQ(openpty(&master, &slave, nullptr, nullptr, &size), 0);
+    EXPECT_EQ(Terminal({.out = slave}).text_width(), static_cast<size_t>(want));
+    close(master);
+    close(slave);
+  }
+  const TemporaryFolder folder;
+  const int file = open((folder / "out").c_str(), O_CREAT | O_WRONLY, 0600);
+  EXPECT_EQ(Terminal({.out = file}).text_width(), 100u);
+  close(file);
+}
+
 }  // namespace
 }  // namespace heed

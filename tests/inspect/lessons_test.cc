@@ -146,6 +146,12 @@ TEST(LessonRow07, RopeAsARotation) {
   EXPECT_NEAR(direct[14], std::sin(0.02), 1e-15);
 }
 
+// Computed in float64 elsewhere.
+TEST(LessonRow07, TheBoundFallsWithDistance) {
+  ExpectNear(Find(Tell("rope"), "decay"),
+             {32.5, 20.8, 18.0, 12.6, 10.2, 7.6, 6.5, 16.5, 10.4, 8.8, 5.7, 7.5, 4.2, 3.7}, 0.0501);
+}
+
 TEST(LessonRow23, ScoresAtNinetyDegreesAStep) {
   const Step scores = Find(Tell("rope"), "scores");
   ExpectNear(scores, {1, 0, -1, -1, -1}, 1e-13);

@@ -382,5 +382,35 @@ TEST(LessonRow28, TheMeanIsOfHeadsAndNotOfNeighbours) {
   EXPECT_FALSE(GroupHeads(*model, 4, HeadPooling::kMean, 1));
 }
 
+// Of GPT-2's fused tensors, whose columns are 6 heads of queries, of keys and of values.
+TEST(LessonRow28, TheMeanOfFusedHeadsByHand) {
+  ModelConfig c = Mixes()[0].config;
+  c.n_head = c.n_kv_head = 6;
+  c.head_dim = 4;
+  c.n_embd = 24;
+  const auto model = NoisyModel(c, SimdKernels());
+  const auto mean = *GroupHeads(*model, 2, HeadPooling::kMean, 1);
+  const auto first = *GroupHeads(*model, 2, HeadPooling::kFirst, 1);
+  for (const char* name : {"h.0.attn.c_attn.weight", "h.1.attn.c_attn.bias"}) {
+    const Parameter& from = *model->parameters().Find(name);
+    const Parameter& to = *mean->parameters().Find(name);
+    const Parameter& one = *first->parameters().Find(name);
+    ASSERT_EQ(from.shape.back(), 72);
+    ASSERT_EQ(to.shape.back(), 40);
+    for (int64_t row = 0; row < from.elements / 72; ++row) {
+      const float* x = from.data + row * 72;
+      for (int64_t d = 0; d < 4; ++d) {
+        EXPECT_EQ(to.data[row * 40 + d], x[d]);
+        // The second key head stands for the heads 3, 4 and 5, the first value head for 0, 1 and 2.
+        EXPECT_FLOAT_EQ(to.data[row * 40 + 28 + d],
+                        (double{x[36 + d]} + x[40 + d] + x[44 + d]) / 3);
+        EXPECT_FLOAT_EQ(to.data[row * 40 + 32 + d],
+                        (double{x[48 + d]} + x[52 + d] + x[56 + d]) / 3);
+        EXPECT_EQ(one.data[row * 40 + 28 + d], x[36 + d]);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heed

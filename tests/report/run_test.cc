@@ -84,6 +84,23 @@ TEST(Compare, FiguresAreOfTheRows) {
   EXPECT_EQ(f.tokens_per_second, 10);
 }
 
+// Stopped between two rows, before its first evaluation behind that of fresh weights.
+TEST(Compare, AStoppedRunHasTheUpdatesOfItsCheckpoint) {
+  std::vector<RunRecord> runs = {Record("a", {4, 3}, 0), Record("b", {4, 3}, 0)};
+  for (RunRecord& run : runs) run.model = SmallModel();
+  runs[1].rows[1].val_loss.reset();
+  runs[1].rows[1].train_loss = 3;
+  runs[1].updates = 107;
+  const RunFigures f = FiguresOf(runs[1]);
+  EXPECT_EQ(f.updates, 107);
+  EXPECT_EQ(f.tokens, 107000);
+  EXPECT_FALSE(f.val_loss);
+  EXPECT_FALSE(f.best_val_loss);
+  EXPECT_EQ(EffectOf(runs[1], runs[0]),
+            "b beside a: training loss -0.5000 nats per token, perplexity -39.3 %, for not both "
+            "have a held-out one yet.");
+}
+
 TEST(Sheet, DistinctRunsAreCountedInWords) {
   const std::string text = "the cat and the cat\nand the dog";
   const DistinctRuns one = CountDistinctRuns(text, 1), three = CountDistinctRuns(text, 3);
@@ -101,6 +118,11 @@ TEST(Table, TextIsAlignedAndCutToItsWidth) {
   EXPECT_EQ(TableText(kTable, 100), "name   v|1\na \"b\"  <1>\nc       22\n");
   const Table wide{"", {"n", "v"}, {{"a", std::string(50, 'x')}}, false};
   EXPECT_EQ(TableText(wide, 20), "n  v\na  " + std::string(16, 'x') + ".\n");
+}
+
+TEST(Table, ColumnsThatDoNotFitStandBelow) {
+  const Table wide{"", {"name", "one", "two", "three"}, {{"a", "1", "2", "3"}}};
+  EXPECT_EQ(TableText(wide, 15), "name  one  two\na       1    2\n\nname  three\na         3\n");
 }
 
 TEST(Table, MarkdownCsvAndHtmlEscapeWhatTheyMust) {

@@ -157,17 +157,15 @@ inline int64_t CausalityBreaks(const Gpt& model, const std::vector<int32_t>& tok
   return breaks;
 }
 
-// Reads tokens [B, T] through a cache in pieces of the given sizes; the largest difference of any
-// logit from the whole pass.
-inline double CacheError(const Gpt& model, const std::vector<int32_t>& tokens, int64_t B,
-                         const std::vector<int64_t>& pieces) {
+// logits [B, T, V] of tokens [B, T] read through a cache in pieces of the given sizes.
+inline std::vector<float> CachedLogits(const Gpt& model, const std::vector<int32_t>& tokens,
+                                       int64_t B, const std::vector<int64_t>& pieces) {
   const auto T = static_cast<int64_t>(tokens.size()) / B;
   const int64_t V = model.config().vocab_size;
-  const std::vector<float> want = FullLogits(model, tokens, B);
+  std::vector<float> all(B * T * V);
   // Rows before and after, and room behind: the views of a cache are never the whole of it.
   auto cache = *KvCache::Create(model.config(), B + 2, T + 3);
   auto activations = *Activations::Create(model, B, T, /*training=*/false);
-  double worst = 0;
   int64_t at = 0;
   for (const int64_t n : pieces) {
     std::vector<int32_t> piece;
@@ -180,13 +178,21 @@ inline double CacheError(const Gpt& model, const std::vector<int32_t>& tokens, i
     std::vector<float> logits(B * n * V);
     model.Logits(pass, x, B * n, activations.get(), logits.data());
     for (int64_t b = 0; b < B; ++b) {
-      for (int64_t i = 0; i < n * V; ++i) {
-        worst = Worse(worst, std::abs(logits[b * n * V + i] - want[(b * T + at) * V + i]));
-      }
+      std::copy_n(&logits[b * n * V], n * V, &all[(b * T + at) * V]);
     }
     at += n;
   }
   EXPECT_EQ(at, T);
+  return all;
+}
+
+// The largest difference of any logit between the pieces of CachedLogits and the whole pass.
+inline double CacheError(const Gpt& model, const std::vector<int32_t>& tokens, int64_t B,
+                         const std::vector<int64_t>& pieces) {
+  const std::vector<float> want = FullLogits(model, tokens, B);
+  const std::vector<float> got = CachedLogits(model, tokens, B, pieces);
+  double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) worst = Worse(worst, std::abs(got[i] - want[i]));
   return worst;
 }
 

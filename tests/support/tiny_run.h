@@ -34,7 +34,7 @@ struct TinyRun {
   std::unique_ptr<Trainer> trainer;
   TrainEvents events;
 
-  explicit TinyRun(const std::string& text = TinyText()) {
+  explicit TinyRun(const std::string& text = TinyText(), int64_t block = kBlock) {
     settings.batch_size = 3;
     settings.max_iters = 12;
     settings.learning_rate = 1e-2;
@@ -46,9 +46,8 @@ struct TinyRun {
     tokenizer = *CharTokenizer::FromText(text);
     const Corpus corpus = Corpus::FromString("tiny", text);
     TokenStore store = *TokenStore::Make(corpus, *tokenizer, {});
-    const Split split = *SplitTokens(store.size(), 0.1, kBlock, "tiny");
-    source =
-        std::make_unique<TextBatches>(std::move(store), split, kBlock, tokenizer->vocab_size());
+    const Split split = *SplitTokens(store.size(), 0.1, block, "tiny");
+    source = std::make_unique<TextBatches>(std::move(store), split, block, tokenizer->vocab_size());
   }
 
   // After the settings are as wanted.

@@ -4,6 +4,23 @@
 #include "inspect/lessons/rotary.h"
 
 namespace heed {
+namespace {
+
+// The mean over j of |sum of the first j phases| at a distance: what bounds a score of width d
+// there (Su et al. 2021, section 3.4.3).
+double MeanPartialSum(int64_t d, int64_t distance) {
+  double x = 0, y = 0, sum = 0;
+  const std::vector<double> angles = RotaryAngles(d, 10000);
+  for (const double angle : angles) {
+    const std::vector<double> phase = Turned({1, 0}, distance, {angle});
+    x += phase[0];
+    y += phase[1];
+    sum += std::hypot(x, y);
+  }
+  return sum / static_cast<double>(angles.size());
+}
+
+}  // namespace
 
 Result<std::vector<Step>> TellRope(const LessonInput&) {
   using Numbers = std::vector<double>;
@@ -33,6 +50,14 @@ Result<std::vector<Step>> TellRope(const LessonInput&) {
       product[row * 4 + column] = both[row];
       direct[row * 4 + column] = once[row];
       largest = std::max(largest, std::abs(both[row] - once[row]));
+    }
+  }
+  Numbers bounds;
+  std::vector<std::string> distances;
+  for (const int64_t d : {128, 64}) {
+    for (const int64_t distance : {0, 5, 10, 50, 100, 150, 250}) {
+      bounds.push_back(MeanPartialSum(d, distance));
+      if (d == 64) distances.push_back(std::to_string(distance));
     }
   }
   return std::vector<Step>{
@@ -67,7 +92,17 @@ Result<std::vector<Step>> TellRope(const LessonInput&) {
        "Only an exact number like this one finds a wrong frequency: relative scores do not."},
       {"product", "R(1)^T R(3), d = 4, 1 and 0.01 radians a step", "d d", {4, 4}, product},
       {"direct", "R(2)", "d d", {4, 4}, direct},
-      {"difference", "largest |R(1)^T R(3) - R(2)|", "", {}, {largest}}};
+      {"difference", "largest |R(1)^T R(3) - R(2)|", "", {}, {largest}},
+      {"decay",
+       "mean over j of |e^(i m a_1) + ... + e^(i m a_j)|, distance m",
+       "d m",
+       {2, static_cast<int64_t>(distances.size())},
+       bounds,
+       "What scores are bounded by falls with distance: a trend, not a law (look at 100 for d = "
+       "64), "
+       "and a bound, not the score of two given vectors.",
+       {"d = 128", "d = 64"},
+       distances}};
 }
 
 }  // namespace heed
