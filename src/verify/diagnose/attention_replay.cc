@@ -17,8 +17,6 @@ using Numbers = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-// ln of float32's largest number.
-constexpr double kExpLimit32 = 88.72283905206835;
 
 // c [M, N] += a [M, K] · b [N, K]ᵀ, with b turned first so that the inner loop runs along memory.
 void AddProduct(const Numbers& a, const Numbers& b, int64_t M, int64_t N, int64_t K, Numbers* c) {
@@ -70,7 +68,8 @@ AttentionRecipe UpTo(Stage last, const AttentionRecipe& recipe) {
     key.mask = recipe.mask;
     key.softmax = recipe.softmax;
   }
-  if (last >= Stage::kZ) key.combine = recipe.combine;
+  if (last >= Stage::kZ) key.combine.transposed = recipe.combine.transposed;
+  if (last >= Stage::kMerged) key.combine.merge = recipe.combine.merge;
   return key;
 }
 
@@ -568,6 +567,19 @@ void Softmax(double* values, int64_t n, int64_t stride, double one = 0) {
   for (int64_t i = 0; i < n; ++i) values[i * stride] /= sum;
 }
 
+// Exponentials of what lies below the maximum of n numbers `stride` apart.
+void SubtractMaximum(double* values, int64_t n, int64_t stride) {
+  double maximum = -kInfinity;
+  for (int64_t i = 0; i < n; ++i) maximum = std::max(maximum, values[i * stride]);
+  for (int64_t i = 0; i < n; ++i) values[i * stride] = std::exp(values[i * stride] - maximum);
+}
+
+void DivideBySum(double* values, int64_t n, int64_t stride) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += values[i * stride];
+  for (int64_t i = 0; i < n; ++i) values[i * stride] /= sum;
+}
+
 // Tiles weigh by their own maximum; `carried`: earlier sums are scaled down when the running
 // maximum grows.
 void TiledSoftmax(double* row, int64_t n, int64_t tile, bool carried) {
@@ -645,16 +657,26 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
       case SoftmaxKind::kPlusOneUnshifted:
         for (int64_t r = 0; r < B * H_ * T; ++r) Softmax(&pattern[r * S], S, 1, 1);
         break;
+      case SoftmaxKind::kMaximumOfKeys:
+      case SoftmaxKind::kMaximumOfQueries: {
+        const bool keys = softmax.kind == SoftmaxKind::kMaximumOfKeys;
+        for (int64_t map = 0; map < B * H_; ++map) {
+          double* first = &pattern[map * square];
+          for (int64_t r = 0; r < (keys ? T : S); ++r) {
+            SubtractMaximum(first + r * (keys ? S : 1), keys ? S : T, keys ? 1 : S);
+          }
+          for (int64_t r = 0; r < (keys ? S : T); ++r) {
+            DivideBySum(first + r * (keys ? 1 : S), keys ? T : S, keys ? S : 1);
+          }
+        }
+        break;
+      }
       case SoftmaxKind::kOverflow32:
         for (int64_t r = 0; r < B * H_ * T; ++r) {
           double* row = &pattern[r * S];
-          const bool overflows =
-              std::any_of(row, row + S, [](double s) { return s > kExpLimit32; });
-          std::vector<bool> infinite(S);
-          for (int64_t j = 0; j < S; ++j) infinite[j] = row[j] > kExpLimit32;
-          Softmax(row, S, 1);
-          // inf / inf, and finite / inf.
-          for (int64_t j = 0; j < S && overflows; ++j) row[j] = infinite[j] ? kNan : 0;
+          float sum = 0;
+          for (int64_t j = 0; j < S; ++j) sum += std::exp(static_cast<float>(row[j]));
+          for (int64_t j = 0; j < S; ++j) row[j] = std::exp(static_cast<float>(row[j])) / sum;
         }
         break;
       case SoftmaxKind::kPrefixMean:
@@ -685,9 +707,7 @@ void AttentionReplay::AssumePattern(const AttentionRecipe& recipe, Numbers patte
 // ------------------------------------------------------------------ output
 
 AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {
-  AttentionRecipe key = UpTo(Stage::kZ, recipe);
-  key.combine.merge = MergeKind::kRight;
-  return Recall<Numbers>(&z_, key, [&] {
+  return Recall<Numbers>(&z_, UpTo(Stage::kZ, recipe), [&] {
     const auto [B, T, P] = SizesOf(recipe);
     const auto joined = WithPast(recipe);
     const Shared pattern = Pattern(recipe);
@@ -754,6 +774,7 @@ AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
       }
     }
     AddProduct(*merged, weight, rows, C, width, &y);
+    for (size_t i = 0; i < y.size() && recipe.combine.plus_input; ++i) y[i] += x_[i];
     work_ += static_cast<double>(rows * C * width);
     Perturb(&y);
     return y;

@@ -283,9 +283,37 @@ double RoundedTo(int digits, double value) {
 
 AttentionSearch::AttentionSearch(const AttentionDump& dump)
     : dump_(dump), replay_(dump.attention), conventions_(Conventions(dump).List()) {
-  const auto scores = replay_.Tensor(conventions_[0].right, Stage::kScores);
-  const double largest = *std::ranges::max_element(*scores);
+  double largest = 0;
+  for (const double score : *replay_.Tensor(conventions_[0].right, Stage::kScores)) {
+    largest = std::max(largest, std::abs(score));
+  }
   for (AttentionConvention& convention : conventions_) convention.facts.largest_score = largest;
+  if (SeemsToHoldInput()) AddInputConvention();
+}
+
+// Whether y lies nearer to x + attention: what is left of it points along x, once.
+bool AttentionSearch::SeemsToHoldInput() {
+  const TheirTensor& last = dump_.theirs.back();
+  const Numbers& x = dump_.attention.x;
+  if (last.stage != Stage::kY || last.values.size() != x.size()) return false;
+  const auto ours = replay_.Tensor(conventions_[0].right, Stage::kY);
+  double along = 0, size = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    along += (last.values[i] - (*ours)[i]) * x[i];
+    size += x[i] * x[i];
+  }
+  return along > 0.5 * size && along < 1.5 * size;
+}
+
+void AttentionSearch::AddInputConvention() {
+  const size_t count = conventions_.size();
+  for (size_t i = 0; i < count; ++i) {
+    conventions_[i].texts["y"] = "attention alone";
+    AttentionConvention with = conventions_[i];
+    with.right.combine.plus_input = true;
+    with.texts["y"] = "x + attention";
+    conventions_.push_back(std::move(with));
+  }
 }
 
 double AttentionSearch::ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor) {

@@ -52,6 +52,8 @@ class AttentionSearch {
 
  private:
   double ResidualOf(const AttentionRecipe& recipe);
+  bool SeemsToHoldInput();
+  void AddInputConvention();
   bool Explains(const AttentionHypothesis& hypothesis);
   bool WithinBudget() const;
   std::vector<AttentionHypothesis> Singles(size_t convention);
