@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "verify/diagnose/search.h"
 
@@ -95,19 +97,21 @@ struct Row {
 
 class Solver {
  public:
-  Solver(const AttentionDump& dump, const AttentionRecipe& right, double floor)
-      : dump_(dump), case_(dump.attention), right_(right), floor_(floor) {
-    AttentionReplay replay(case_);
-    pattern_ = *replay.Tensor(right, Stage::kPattern);
-    v_ = *replay.Tensor(right, Stage::kV);
+  Solver(const AttentionDump& dump, const AttentionRecipe& recipe, double floor,
+         AttentionReplay* replay)
+      : dump_(dump), case_(dump.attention), recipe_(recipe), floor_(floor) {
+    pattern_ = *replay->Tensor(recipe, Stage::kPattern);
+    v_ = replay->ValuesByHead(recipe);
   }
 
   // From the rows of y that have more channels than weights.
   std::optional<Explanation> Solve() {
-    const int64_t H = case_.settings.n_head, C = case_.proj.out;
     int64_t positions = 0;
-    for (; positions < case_.T && 5 * H * (positions + 1) <= 4 * C; ++positions) {
-      for (int64_t b = 0; b < case_.B; ++b) rows_.push_back(RowOf(b, positions));
+    for (; positions < case_.T && 5 * WeightsOf(positions) <= 4 * case_.proj.out; ++positions) {
+      for (int64_t b = 0; b < case_.B; ++b) {
+        rows_.push_back(RowOf(b, positions));
+        if (!(LeastError(rows_.back(), gains_.back()) <= floor_)) return std::nullopt;
+      }
     }
     if (rows_.empty()) return std::nullopt;
     double gain = 0, best = std::numeric_limits<double>::infinity();
@@ -141,22 +145,61 @@ class Solver {
     return lost > 0 && std::abs(lost - p * count) <= 4 * std::sqrt(p * (1 - p) * count);
   }
 
+  // The most weights that are not 0 behind one y[b, t].
+  int64_t WeightsOf(int64_t t) const {
+    int64_t most = 0;
+    for (int64_t b = 0; b < case_.B; ++b) {
+      most = std::max(most, static_cast<int64_t>(Visible(b, t).size()));
+    }
+    return most;
+  }
+
+  // Head and key of each of them.
+  std::vector<std::pair<int64_t, int64_t>> Visible(int64_t b, int64_t t) const {
+    const int64_t H = case_.settings.n_head, S = KeysOf();
+    std::vector<std::pair<int64_t, int64_t>> visible;
+    for (int64_t h = 0; h < H; ++h) {
+      for (int64_t j = 0; j < S; ++j) {
+        if (Weight(b, h, t, j) != 0) visible.emplace_back(h, j);
+      }
+    }
+    return visible;
+  }
+
+  int64_t KeysOf() const {
+    return static_cast<int64_t>(v_.size()) /
+           (case_.B * case_.settings.n_head * case_.settings.head_dim);
+  }
+  double Weight(int64_t b, int64_t h, int64_t t, int64_t j) const {
+    return pattern_[((b * case_.settings.n_head + h) * case_.T + t) * KeysOf() + j];
+  }
+
+  // Relative error of y[b, t] with a gain of its own for every weight; infinite without a solution.
+  static double LeastError(const Row& row, const Numbers& gains) {
+    if (gains.empty()) return std::numeric_limits<double>::infinity();
+    Numbers left = row.target;
+    for (size_t c = 0; c < left.size(); ++c) {
+      for (int64_t i = 0; i < row.n(); ++i) left[c] -= row.Entry(c, i) * gains[i];
+    }
+    return std::sqrt(Square(left) / Square(row.target));
+  }
+
   // Contributions to y[b, t] with the gain of every one by least squares, to begin with.
   Row RowOf(int64_t b, int64_t t) {
-    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, T = case_.T;
-    const int64_t group = H / case_.settings.n_kv_head, C = case_.proj.out, n = H * (t + 1);
+    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, S = KeysOf();
+    const std::vector<std::pair<int64_t, int64_t>> visible = Visible(b, t);
+    const int64_t C = case_.proj.out, n = static_cast<int64_t>(visible.size());
+    const bool bias = (recipe_.project.without_bias & kOProj) == 0;
     Row row{Numbers(C * n), Numbers(C), std::vector<bool>(n, true), std::vector<bool>(n)};
     for (int64_t c = 0; c < C; ++c) {
-      const int64_t at = (b * T + t) * C + c;
-      row.target[c] = dump_.theirs.back().values[at] - case_.proj.bias[c];
-      if (right_.combine.plus_input) row.target[c] -= case_.x[at];
-      for (int64_t h = 0; h < H; ++h) {
-        for (int64_t j = 0; j <= t; ++j) {
-          const double* v = &v_[((b * (H / group) + h / group) * T + j) * D];
-          double sum = 0;
-          for (int64_t d = 0; d < D; ++d) sum += case_.proj.weight[(c * H + h) * D + d] * v[d];
-          row.a[c * n + h * (t + 1) + j] = sum * pattern_[((b * H + h) * T + t) * T + j];
-        }
+      const int64_t at = (b * case_.T + t) * C + c;
+      row.target[c] = dump_.theirs.back().values[at] - (bias ? case_.proj.bias[c] : 0);
+      if (recipe_.combine.plus_input) row.target[c] -= case_.x[at];
+      for (int64_t i = 0; i < n; ++i) {
+        const auto [h, j] = visible[i];
+        const double* v = &v_[((b * H + h) * S + j) * D];
+        const double* to = &case_.proj.weight[(c * H + h) * D];
+        row.a[c * n + i] = Weight(b, h, t, j) * std::inner_product(v, v + D, to, 0.0);
       }
     }
     for (int64_t i = 0; i < n; ++i) {
@@ -217,7 +260,7 @@ class Solver {
 
   const AttentionDump& dump_;
   const AttentionCase& case_;
-  const AttentionRecipe& right_;
+  const AttentionRecipe& recipe_;
   const double floor_;
   Numbers pattern_, v_;
   std::vector<Numbers> gains_;  // by row
@@ -231,27 +274,28 @@ const TheirTensor* Given(const AttentionDump& dump, Stage stage) {
 
 }  // namespace
 
-std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& right,
-                                           double floor) {
-  AttentionReplay replay(dump.attention);
+std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
+                                           double floor, AttentionReplay* replay) {
   const TheirTensor& last = dump.theirs.back();
   if (const TheirTensor* pattern = Given(dump, Stage::kPattern)) {
-    Numbers ours = *replay.Tensor(right, Stage::kPattern);
+    Numbers ours = *replay->Tensor(recipe, Stage::kPattern);
     const double gain = DropAlike(pattern->values, &ours);
     const double residual = Residual(pattern->values, ours);
     if (gain < kLeastGain || residual > floor) return std::nullopt;
     AttentionReplay with_theirs(dump.attention);
-    with_theirs.AssumePattern(right, std::move(ours));
-    const double behind = Residual(last.values, *with_theirs.Tensor(right, last.stage));
+    with_theirs.AssumePattern(recipe, std::move(ours));
+    const double behind = Residual(last.values, *with_theirs.Tensor(recipe, last.stage));
     if (behind > floor) return std::nullopt;
     return Named(std::max(residual, behind), gain, "of the weights");
   }
-  Numbers ours = *replay.Tensor(right, last.stage);
+  Numbers ours = *replay->Tensor(recipe, last.stage);
   const double gain = DropAlike(last.values, &ours);
   const double residual = Residual(last.values, ours);
   if (gain >= kLeastGain && residual <= floor) return Named(residual, gain, "of " + last.name);
-  const bool solvable = dump.attention.P == 0 && last.stage == Stage::kY;
-  return solvable ? Solver(dump, right, floor).Solve() : std::nullopt;
+  const bool solvable = last.stage == Stage::kY && !recipe.project.batch_as_time &&
+                        (recipe.project.transposed & kOProj) == 0 && !recipe.combine.transposed &&
+                        recipe.combine.merge == MergeKind::kRight;
+  return solvable ? Solver(dump, recipe, floor, replay).Solve() : std::nullopt;
 }
 
 }  // namespace heed

@@ -699,6 +699,17 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
   });
 }
 
+AttentionReplay::Numbers AttentionReplay::ValuesByHead(const AttentionRecipe& recipe) {
+  const auto joined = WithPast(recipe);
+  const int64_t each = joined->S * D_;
+  Numbers values(case_.B * H_ * each);
+  for (int64_t r = 0; r < case_.B * H_; ++r) {
+    const int64_t from = r / H_ * joined->heads + joined->map[r % H_];
+    std::copy_n(&joined->v[from * each], each, &values[r * each]);
+  }
+  return values;
+}
+
 void AttentionReplay::AssumePattern(const AttentionRecipe& recipe, Numbers pattern) {
   pattern_.kept.emplace_front(UpTo(Stage::kPattern, recipe),
                               std::make_shared<const Numbers>(std::move(pattern)));

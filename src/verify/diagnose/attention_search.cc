@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tensor/convert.h"
+#include "verify/diagnose/attention_dropout.h"
 
 namespace heed {
 namespace {
@@ -279,6 +280,15 @@ double RoundedTo(int digits, double value) {
 
 }  // namespace
 
+std::vector<std::string> NamesOf(const AttentionHypothesis& hypothesis) {
+  std::vector<std::string> names;
+  for (const size_t fault : hypothesis.faults) {
+    names.emplace_back(AttentionFaultTable()[fault].kind.id);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 // ------------------------------------------------------------------ residuals
 
 AttentionSearch::AttentionSearch(const AttentionDump& dump)
@@ -521,6 +531,19 @@ std::vector<AttentionRecipe> AttentionSearch::RecipesOf(
   return recipes;
 }
 
+// The nearest of `bases` that dropout turns into theirs.
+bool AttentionSearch::FindDropout(const std::vector<AttentionHypothesis>& bases, double floor) {
+  for (const AttentionHypothesis& base : bases) {
+    std::optional<Explanation> found = FindLiveDropout(dump_, base.recipe, floor, &replay_);
+    if (!found || (dropout_ && dropout_->explanation.residual <= found->residual)) continue;
+    for (std::string& name : NamesOf(base)) found->faults.push_back(std::move(name));
+    std::ranges::sort(found->faults);
+    if (!base.detail.empty()) found->detail += "; " + base.detail;
+    dropout_ = {base, std::move(*found)};
+  }
+  return dropout_.has_value();
+}
+
 std::vector<AttentionHypothesis> AttentionSearch::Run() {
   std::vector<AttentionHypothesis> tried;
   for (size_t c = 0; c < conventions_.size(); ++c) {
@@ -560,6 +583,9 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
   // The right formula within the noise of computing needs no combination of faults.
   if (right_fits) return tried;
   rights.resize(std::min<size_t>(rights.size(), 2));
+  const double floor = FloorOf(rights[0].recipe).arithmetic;
+  if (FindDropout(rights, floor)) return tried;
+  if (FindDropout(singles[rights[0].convention], floor)) return tried;
   for (const AttentionHypothesis& right : rights) {
     const std::vector<AttentionHypothesis>& alone = singles[right.convention];
     const std::vector<AttentionHypothesis> pairs = Extended(alone, alone);
