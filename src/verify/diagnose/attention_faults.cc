@@ -130,8 +130,15 @@ Fits WindowOffByOne(const AttentionFacts& f) {
 
 Fits WindowValue(const AttentionFacts& f) {
   std::vector<double> sizes;
+  // A window shows in the first row that it cuts; where trying all is dear, that one is enough.
+  constexpr int64_t kManyKeys = 48;
+  if (f.S > kManyKeys) {
+    const int64_t size = f.P + f.equal_rows;
+    if (f.equal_rows < 2 || size >= f.S || std::abs(size - f.window) <= 1) return {};
+    return {WindowFit({static_cast<double>(size)})};
+  }
   // With a cache, a window up to the chunk is a cache that is not read.
-  for (int64_t size = f.P > 0 ? f.T + 1 : 2; size < std::min<int64_t>(f.S, 130); ++size) {
+  for (int64_t size = f.P > 0 ? f.T + 1 : 2; size < f.S; ++size) {
     if (f.window > 0 && std::abs(size - f.window) <= 1) continue;
     sizes.push_back(static_cast<double>(size));
   }

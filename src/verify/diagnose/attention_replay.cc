@@ -26,10 +26,18 @@ void AddProduct(const Numbers& a, const Numbers& b, int64_t M, int64_t N, int64_
   }
   for (int64_t m = 0; m < M; ++m) {
     double* row = c->data() + m * N;
-    for (int64_t k = 0; k < K; ++k) {
-      const double factor = a[m * K + k];
+    const double* factor = a.data() + m * K;
+    int64_t k = 0;
+    // Four at a time: the row is read and written a quarter as often.
+    for (; k + 4 <= K; k += 4) {
       const double* from = turned.data() + k * N;
-      for (int64_t n = 0; n < N; ++n) row[n] += factor * from[n];
+      for (int64_t n = 0; n < N; ++n) {
+        row[n] += factor[k] * from[n] + factor[k + 1] * from[n + N] +
+                  factor[k + 2] * from[n + 2 * N] + factor[k + 3] * from[n + 3 * N];
+      }
+    }
+    for (; k < K; ++k) {
+      for (int64_t n = 0; n < N; ++n) row[n] += factor[k] * turned[k * N + n];
     }
   }
 }
@@ -462,16 +470,22 @@ AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
     const auto heads = Rotated(recipe);
     const auto joined = WithPast(recipe);
     const int64_t S = joined->S;
-    Numbers scores(B * H_ * T * S);
+    Numbers scores(B * H_ * T * S), turned(D_ * S);
     work_ += static_cast<double>(B * H_ * T * S * D_);
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H_; ++h) {
         const double* k = &joined->k[(b * joined->heads + joined->map[h]) * S * D_];
+        // Turned, so that the inner loop runs along memory.
+        for (int64_t j = 0; j < S; ++j) {
+          for (int64_t d = 0; d < D_; ++d) turned[d * S + j] = k[j * D_ + d];
+        }
         for (int64_t i = 0; i < T; ++i) {
           const double* q = &heads->q[((b * H_ + h) * T + i) * D_];
           double* row = &scores[((b * H_ + h) * T + i) * S];
-          for (int64_t j = 0; j < S; ++j) {
-            row[j] = recipe.score.scale * std::inner_product(q, q + D_, k + j * D_, 0.0);
+          for (int64_t d = 0; d < D_; ++d) {
+            const double factor = recipe.score.scale * q[d];
+            const double* from = &turned[d * S];
+            for (int64_t j = 0; j < S; ++j) row[j] += factor * from[j];
           }
         }
       }

@@ -297,8 +297,26 @@ AttentionSearch::AttentionSearch(const AttentionDump& dump)
   for (const double score : *replay_.Tensor(conventions_[0].right, Stage::kScores)) {
     largest = std::max(largest, std::abs(score));
   }
-  for (AttentionConvention& convention : conventions_) convention.facts.largest_score = largest;
+  const int64_t equal = EqualRowsFromFirst();
+  for (AttentionConvention& convention : conventions_) {
+    convention.facts.largest_score = largest;
+    convention.facts.equal_rows = equal;
+  }
   if (SeemsToHoldInput()) AddInputConvention();
+}
+
+// Of the last of their tensors, under the first convention.
+int64_t AttentionSearch::EqualRowsFromFirst() {
+  const TheirTensor& last = dump_.theirs.back();
+  const size_t rank = last.shape.size();
+  const int64_t T = last.shape[rank - 2], width = last.shape[rank - 1];
+  const auto ours = replay_.Tensor(conventions_[0].right, last.stage);
+  const std::vector<int64_t> rows =
+      EqualRows(last.values, *ours, static_cast<int64_t>(last.values.size()) / (T * width), T,
+                width, 4 * NoiseFloorOf(dump_.output, dump_.coarsest).arithmetic);
+  int64_t equal = 0;
+  while (equal < static_cast<int64_t>(rows.size()) && rows[equal] == equal) ++equal;
+  return equal;
 }
 
 // Whether y lies nearer to x + attention: what is left of it points along x, once.
@@ -355,7 +373,7 @@ double AttentionSearch::RoundedResidualOf(const AttentionRecipe& recipe) {
 
 NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
   NoiseFloor floor = NoiseFloorOf(dump_.output, dump_.coarsest);
-  const double unit = std::max(UnitRoundoff(dump_.coarsest), UnitRoundoff(DType::kF32));
+  const double unit = Unit();
   AttentionReplay exact(dump_.attention);
   double perturbed = 0;
   for (const uint64_t seed : {1, 2}) {
@@ -366,16 +384,22 @@ NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
       if (std::isfinite(residual)) perturbed = std::max(perturbed, residual);
     }
   }
-  // Sharp softmaxes amplify rounding, but nothing is proven by a floor of several percent.
-  const double most = std::max(20 * unit, 1e-4);
-  floor.arithmetic = std::max(floor.arithmetic, std::min(3 * perturbed, most));
+  floor.arithmetic = std::max(floor.arithmetic, std::min(3 * perturbed, MostFloor()));
   return floor;
 }
+
+double AttentionSearch::Unit() const {
+  return std::max(UnitRoundoff(dump_.coarsest), UnitRoundoff(DType::kF32));
+}
+
+// Sharp softmaxes amplify rounding, but nothing is proven by a floor of several percent.
+double AttentionSearch::MostFloor() const { return std::max(20 * Unit(), 1e-4); }
 
 bool AttentionSearch::Explains(const AttentionHypothesis& hypothesis) {
   const NoiseFloor typical = NoiseFloorOf(dump_.output, dump_.coarsest);
   if (hypothesis.residual <= typical.arithmetic) return true;
-  return hypothesis.residual < 0.1 && hypothesis.residual <= FloorOf(hypothesis.recipe).arithmetic;
+  return hypothesis.residual <= MostFloor() &&
+         hypothesis.residual <= FloorOf(hypothesis.recipe).arithmetic;
 }
 
 bool AttentionSearch::WithinBudget() const { return replay_.work() < kBudget; }
@@ -413,6 +437,10 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
   Minimum found = Minimise(fit, 0.3 * std::min(base.residual, 1.0),
                            [&](double number) { return ResidualOf(with(number)); });
   AttentionHypothesis fitted = base;
+  fitted.faults.push_back(fault);
+  fitted.residual = kInfinity;
+  // Where nothing is comparable, no number is better than another.
+  if (!std::isfinite(found.value)) return fitted;
   // A round number is likelier, where it does no harm.
   for (int digits = 4; digits > 0; --digits) {
     const double round = RoundedTo(digits, found.at);
@@ -426,7 +454,6 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
   for (const Change& change : base.changes) change(&other_order);
   if (other_order != fitted.recipe) fitted.residual = kInfinity;
   fitted.fitted = !fit.whole;
-  fitted.faults.push_back(fault);
   fitted.changes.push_back(
       [change = fit.change, at = found.at](AttentionRecipe* r) { change(at, r); });
   fitted.detail += (fitted.detail.empty() ? "" : "; ") + fit.detail(found.at);
@@ -580,8 +607,11 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
     if (found) return tried;
     if (!WithinBudget()) break;
   }
-  // The right formula within the noise of computing needs no combination of faults.
-  if (right_fits) return tried;
+  // The right formula within the noise of computing needs no combination of faults, and numbers of
+  // which none is finite prove none.
+  const bool comparable = std::ranges::any_of(dump_.theirs.back().values,
+                                              [](double value) { return std::isfinite(value); });
+  if (right_fits || !comparable) return tried;
   rights.resize(std::min<size_t>(rights.size(), 2));
   const double floor = FloorOf(rights[0].recipe).arithmetic;
   if (FindDropout(rights, floor)) return tried;

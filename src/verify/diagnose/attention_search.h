@@ -65,6 +65,9 @@ class AttentionSearch {
 
  private:
   double ResidualOf(const AttentionRecipe& recipe);
+  double Unit() const;
+  double MostFloor() const;
+  int64_t EqualRowsFromFirst();
   bool SeemsToHoldInput();
   void AddInputConvention();
   bool Explains(const AttentionHypothesis& hypothesis);
