@@ -464,7 +464,8 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
 std::vector<AttentionHypothesis> AttentionSearch::Fitted(const AttentionHypothesis& base) {
   std::vector<AttentionHypothesis> fitted;
   const std::span<const AttentionFault> table = AttentionFaultTable();
-  for (size_t fault = 0; fault < table.size(); ++fault) {
+  // The last ones of the table are the likeliest, and a large layer leaves time for few.
+  for (size_t fault = table.size(); fault-- > 0;) {
     if (table[fault].fits == nullptr || std::ranges::count(base.faults, fault) > 0) continue;
     for (const FittedFault& fit : table[fault].fits(conventions_[base.convention].facts)) {
       if (!WithinBudget()) return fitted;
