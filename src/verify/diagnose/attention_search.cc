@@ -297,11 +297,11 @@ AttentionSearch::AttentionSearch(const AttentionDump& dump)
   for (const double score : *replay_.Tensor(conventions_[0].right, Stage::kScores)) {
     largest = std::max(largest, std::abs(score));
   }
+  for (AttentionConvention& convention : conventions_) convention.facts.largest_score = largest;
+  // A case may be replayed before anybody's results are known.
+  if (dump_.theirs.empty()) return;
   const int64_t equal = EqualRowsFromFirst();
-  for (AttentionConvention& convention : conventions_) {
-    convention.facts.largest_score = largest;
-    convention.facts.equal_rows = equal;
-  }
+  for (AttentionConvention& convention : conventions_) convention.facts.equal_rows = equal;
   if (SeemsToHoldInput()) AddInputConvention();
 }
 
