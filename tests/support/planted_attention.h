@@ -22,6 +22,7 @@ struct PlantedCase {
   bool rope = true, interleaved = false, bias = true;
   int64_t rotary_dim = 8, window = 0;
   double theta = 10000;
+  double spread = 1;  // of x
   uint64_t seed = 1;
   // What every intermediate and every table of angles is rounded to.
   std::function<double(double)> round = [](double x) { return x; };
@@ -51,7 +52,7 @@ class PlantedAttention {
 
   // x, weights and y, rounded by `store`, with every setting stated.
   TensorSet Dump(const std::set<std::string>& results = {"y"}) {
-    x_ = Random(c_.B, 1, c_.T, c_.C, 1);
+    x_ = Random(c_.B, 1, c_.T, c_.C, c_.spread);
     const int64_t rows[4] = {c_.H * c_.D, c_.Hkv * c_.D, c_.Hkv * c_.D, c_.C};
     const int64_t columns[4] = {c_.C, c_.C, c_.C, c_.H * c_.D};
     for (int p = 0; p < 4; ++p) {
@@ -249,7 +250,13 @@ class PlantedAttention {
           }
         }
         if (Has("odd_two_best_keys")) KeepTwo(b, h, S);
-        Normalise(b, h, S, &pattern_);
+        if (Has("softmax_axes_mixed")) {
+          NormaliseMixed(b, h, S);
+        } else if (Has("softmax_no_max")) {
+          NormaliseBare(b, h, S);
+        } else {
+          Normalise(b, h, S, &pattern_);
+        }
         if (Has("odd_softmax_twice")) {
           for (int64_t i = 0; i < T; ++i) {
             for (int64_t j = 0; j < S; ++j) {
@@ -297,6 +304,32 @@ class PlantedAttention {
       if (Has("odd_euclidean_sum")) sum = std::sqrt(sum);
       if (Has("softmax_plus_one_shift")) sum += 1;
       for (int64_t i = 0; i < n; ++i) entry(pattern, i) = c_.round(weight(i) / sum);
+    }
+  }
+
+  // The maximum of each row, the sum of each column.
+  void NormaliseMixed(int64_t b, int64_t h, int64_t S) {
+    std::vector<double> sums(S);
+    for (int64_t i = 0; i < c_.T; ++i) {
+      double maximum = -std::numeric_limits<double>::infinity();
+      for (int64_t j = 0; j < S; ++j) maximum = std::max(maximum, scores_.at(b, h, i, j));
+      for (int64_t j = 0; j < S; ++j) {
+        sums[j] += pattern_.at(b, h, i, j) = std::exp(scores_.at(b, h, i, j) - maximum);
+      }
+    }
+    for (int64_t i = 0; i < c_.T; ++i) {
+      for (int64_t j = 0; j < S; ++j) pattern_.at(b, h, i, j) /= sums[j];
+    }
+  }
+
+  // exp in float32 with nothing subtracted.
+  void NormaliseBare(int64_t b, int64_t h, int64_t S) {
+    for (int64_t i = 0; i < c_.T; ++i) {
+      float sum = 0;
+      for (int64_t j = 0; j < S; ++j) sum += std::exp(float(scores_.at(b, h, i, j)));
+      for (int64_t j = 0; j < S; ++j) {
+        pattern_.at(b, h, i, j) = std::exp(float(scores_.at(b, h, i, j))) / sum;
+      }
     }
   }
 

@@ -70,6 +70,7 @@ TEST(DiagnoseAttention, NamesEachFaultAloneInFloat32AndBfloat16) {
                               "scale_value",
                               "softmax_axis_query",
                               "softmax_plus_one_shift",
+                              "softmax_axes_mixed",
                               "attention_transposed",
                               "heads_not_split",
                               "heads_merged_untransposed",
@@ -232,6 +233,70 @@ TEST(DiagnoseAttention, SolvesForLiveDropout) {
   ASSERT_EQ(behind.verdict, DiagnosisVerdict::kFault);
   EXPECT_THAT(behind.explanations[0].faults, ElementsAre("dropout_live_in_eval"));
   EXPECT_EQ(behind.explanations[0].detail, "p = 0.2 of y");
+}
+
+// Noise of 16 bits puts solved weights between 0 and their gain: each is decided.
+TEST(DiagnoseAttention, LiveDropoutIsFoundInBfloat16) {
+  for (PlantedCase sizes : Cases()) {
+    sizes.C = 34;
+    const Diagnosis diagnosis =
+        Diagnose(PlantedAttention(sizes, {"dropout_live_in_eval"}, AsBf16).Dump());
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << sizes.seed;
+    EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("dropout_live_in_eval"));
+    EXPECT_THAT(diagnosis.explanations[0].detail, HasSubstr("p = 0.3"));
+  }
+}
+
+TEST(DiagnoseAttention, LiveDropoutIsFoundBesideAnotherFault) {
+  PlantedCase sizes = Cases()[0];
+  sizes.C = 34;
+  for (const char* other : {"gqa_tiled", "bias_missing", "softmax_plus_one_shift"}) {
+    std::set<std::string> both = {other, "dropout_live_in_eval"};
+    const Diagnosis diagnosis = Diagnose(PlantedAttention(sizes, both, AsFloat).Dump());
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << other;
+    EXPECT_THAT(diagnosis.explanations[0].faults, testing::ElementsAreArray(both));
+  }
+}
+
+TEST(DiagnoseAttention, ExponentialsThatOverflowOrVanishAreNamed) {
+  for (PlantedCase sizes : Cases()) {
+    sizes.spread = 8;
+    const TensorSet set = PlantedAttention(sizes, {"softmax_no_max"}, AsFloat).Dump();
+    const Diagnosis diagnosis = Diagnose(set);
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << sizes.seed;
+    EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("softmax_no_max"));
+  }
+}
+
+// Nothing but NaN proves no number that could be fitted.
+TEST(DiagnoseAttention, NothingButNanNamesNoFit) {
+  TensorSet set = PlantedAttention(Cases()[0], {}, AsFloat).Dump();
+  for (double& value : set["y"].values) value = std::nan("");
+  EXPECT_THAT(ErrorOf(set), HasSubstr("\"y\": found nan at [0, 0, 0]"));
+}
+
+// y behind the block's sum is a convention; faults are found beneath it.
+TEST(DiagnoseAttention, YMayHoldItsInput) {
+  for (const std::set<std::string>& faults : {std::set<std::string>(), {"gqa_tiled"}}) {
+    TensorSet set = PlantedAttention(Cases()[0], faults, AsFloat).Dump();
+    for (size_t i = 0; i < set["y"].values.size(); ++i) {
+      set["y"].values[i] = AsFloat(set["y"].values[i] + set["x"].values[i]);
+    }
+    const Diagnosis diagnosis = Diagnose(set);
+    ASSERT_EQ(diagnosis.explanations.size(), 1u);
+    EXPECT_EQ(diagnosis.explanations[0].faults.empty(), faults.empty());
+    EXPECT_EQ(diagnosis.conventions.at("y"), "x + attention");
+  }
+}
+
+TEST(DiagnoseAttention, AFusedWeightReadInAnotherOrderHasOneName) {
+  PlantedCase sizes{.B = 2, .T = 7, .H = 5, .Hkv = 5, .D = 8, .C = 26, .seed = 21};
+  TensorSet set =
+      KeptAs(Keeping::kFused, sizes, PlantedAttention(sizes, {"qk_swapped"}, AsFloat).Dump());
+  set.settings["qkv_layout"] = "blocks";
+  const Diagnosis diagnosis = Diagnose(set);
+  ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+  EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("qkv_order"));
 }
 
 TEST(DiagnoseAttention, AFittedNumberIsSaid) {

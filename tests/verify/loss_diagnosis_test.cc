@@ -114,6 +114,40 @@ TEST_P(LossDiagnosisTest, AveragingFaultsAreNamed) {
   }
 }
 
+TEST(LossDiagnosisHiddenTest, RarerWaysToAverageAreNamed) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    const LossDump dump(seed, DType::kF32, true);
+    double sum = 0, means = 0, exponentials = 0;
+    for (int64_t b = 0; b < kB; ++b) {
+      const std::vector<double> row = dump.Row(b, 0);
+      sum += LossDump::Mean(row) * double(row.size());
+      means += LossDump::Mean(row);
+      exponentials += std::exp(LossDump::Mean(row)) / double(kB);
+    }
+    EXPECT_EQ(dump.FindingOf(means), "accumulation_not_averaged");
+    EXPECT_EQ(dump.FindingOf(sum / double(kB)), "loss_not_averaged");
+    EXPECT_EQ(dump.FindingOf(exponentials), "perplexity_averaging");
+    const LossDump tokens(seed, DType::kF32, false);
+    EXPECT_EQ(tokens.FindingOf(tokens.MeanAt(1) * double(kT - 1) / double(kT), "tokens"),
+              "perplexity_averaging");
+  }
+}
+
+TEST(LossDiagnosisHiddenTest, AStopTokenThatIsIgnoredIsNamed) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    const LossDump dump(seed, DType::kF32, false);
+    const int64_t stop = dump.Label(1, 2);
+    std::vector<double> kept;
+    for (int64_t b = 0; b < kB; ++b) {
+      for (int64_t t = 0; t < kT; ++t) {
+        const int64_t label = dump.Label(b, t);
+        if (label != stop) kept.push_back(dump.Nll(b, t, label));
+      }
+    }
+    EXPECT_EQ(dump.FindingOf(LossDump::Mean(kept)), "stop_token_ignored");
+  }
+}
+
 // Equal counts hide a mean of means: correct, and what would show it is asked for.
 TEST(LossDiagnosisHiddenTest, EqualCountsHideAMeanOfMeans) {
   const LossDump dump(1, DType::kF32, false);

@@ -63,12 +63,14 @@ struct OptimizerDump {
       const double pulled = fault == "decay_coupled" && decays ? kDecay * t.p[i] : 0;
       const double g = t.g[i] * scale + pulled;
       const double m = kBeta1 * (fresh ? 0 : t.m[i]) + (1 - kBeta1) * g;
-      const double v = kBeta2 * (fresh ? 0 : t.v[i]) + (1 - kBeta2) * g * g;
+      const double v = kBeta2 * (fresh || fault == "v lost" ? 0 : t.v[i]) + (1 - kBeta2) * g * g;
       const bool raw = fault == "adam_bias_correction";
       const double hat_m = raw ? m : m / (1 - std::pow(kBeta1, at));
       const double hat_v = raw ? v : v / (1 - std::pow(kBeta2, at));
-      const double divisor =
-          fault == "adam_eps_place" ? std::sqrt(hat_v + kEps) : std::sqrt(hat_v) + kEps;
+      const double divisor = fault == "adam_eps_place" ? std::sqrt(hat_v + kEps)
+                             : fault == "eps first"
+                                 ? std::sqrt(hat_v + kEps / (1 - std::pow(kBeta2, at)))
+                                 : std::sqrt(hat_v) + kEps;
       const double kept =
           decays && fault != "decay_coupled" ? t.p[i] * (1 - rate * kDecay) : t.p[i];
       after.push_back(kept - rate * hat_m / divisor);
@@ -151,6 +153,15 @@ TEST(OptimizerDiagnosisTest, CoarseStorageNamesWhatItShows) {
       const OptimizerDump dump(seed, DType::kBF16, 0.05, 7);
       EXPECT_EQ(Finding(Diagnose(dump.Set(fault))), fault) << "seed " << seed;
     }
+  }
+}
+
+TEST(OptimizerDiagnosisTest, RarerPlacesOfEpsAndLossesOfStateAreNamed) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    EXPECT_EQ(Finding(Diagnose(OptimizerDump(seed, DType::kF32, 1e-4, 5).Set("eps first"))),
+              "adam_eps_place");
+    EXPECT_EQ(Finding(Diagnose(OptimizerDump(seed, DType::kF32, 1e-2, 5).Set("v lost"))),
+              "resume_partial");
   }
 }
 

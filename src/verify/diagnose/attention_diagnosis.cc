@@ -9,7 +9,6 @@
 
 #include "base/quote.h"
 #include "tensor/shape.h"
-#include "verify/diagnose/attention_dropout.h"
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_search.h"
 #include "verify/diagnose/attention_structure.h"
@@ -41,9 +40,9 @@ class Diagnostician {
       diagnosis_.reference_residual = std::min(diagnosis_.reference_residual, h.residual);
     }
     chosen_ = Chosen();
+    if (const auto& dropout = search_.dropout()) NameDropout(*dropout);
     right_ = search_.conventions()[chosen_->convention].right;
     ReportConventions();
-    if (diagnosis_.verdict == DiagnosisVerdict::kUnexplained) TryDropout();
     Locate();
     if (diagnosis_.verdict == DiagnosisVerdict::kAmbiguous) AskFor();
     if (diagnosis_.verdict == DiagnosisVerdict::kCorrect) SayWhatIsHidden();
@@ -52,15 +51,6 @@ class Diagnostician {
   }
 
  private:
-  static std::vector<std::string> Names(const AttentionHypothesis& hypothesis) {
-    std::vector<std::string> names;
-    for (const size_t fault : hypothesis.faults) {
-      names.emplace_back(AttentionFaultTable()[fault].kind.id);
-    }
-    std::ranges::sort(names);
-    return names;
-  }
-
   // A hypothesis and how far it is from their very bits.
   struct Replayed {
     const AttentionHypothesis* hypothesis;
@@ -92,7 +82,7 @@ class Diagnostician {
     for (const Replayed& each : all) {
       const AttentionHypothesis& h = *each.hypothesis;
       if (IsMatched(each, all) || (bits && !each.HasTheirBits())) continue;
-      Explanation explanation{Names(h), h.residual, h.detail};
+      Explanation explanation{NamesOf(h), h.residual, h.detail};
       const auto same = std::ranges::find(explanations, explanation.faults, &Explanation::faults);
       if (same == explanations.end()) {
         explanations.push_back(std::move(explanation));
@@ -109,18 +99,17 @@ class Diagnostician {
     for (const AttentionHypothesis& h : tried_) {
       const bool fits = diagnosis_.explanations.empty()
                             ? h.faults.empty()
-                            : Names(h) == diagnosis_.explanations[0].faults;
+                            : NamesOf(h) == diagnosis_.explanations[0].faults;
       if (fits && (chosen == nullptr || h.residual < chosen->residual)) chosen = &h;
     }
     return chosen;
   }
 
-  void TryDropout() {
-    std::optional<Explanation> dropout = FindLiveDropout(dump_, right_, diagnosis_.noise_floor);
-    if (!dropout) return;
+  void NameDropout(const AttentionDropout& dropout) {
     diagnosis_.verdict = DiagnosisVerdict::kFault;
-    diagnosis_.explanations = {std::move(*dropout)};
+    diagnosis_.explanations = {dropout.explanation};
     diagnosis_.seen.emplace_back("run it twice: results with live dropout differ between runs");
+    chosen_ = &dropout.base;
   }
 
   // Only what other decisions would have made worse.
@@ -180,7 +169,7 @@ class Diagnostician {
 
   const AttentionHypothesis* MadeBy(const Explanation& explanation) const {
     for (const AttentionHypothesis& h : tried_) {
-      if (Names(h) == explanation.faults && h.residual == explanation.residual) return &h;
+      if (NamesOf(h) == explanation.faults && h.residual == explanation.residual) return &h;
     }
     return nullptr;
   }

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
 
 #include "verify/diagnose/search.h"
 
@@ -67,80 +70,201 @@ Numbers LeastSquares(const Numbers& a, const Numbers& b, int64_t n) {
   return x;
 }
 
+double Square(const Numbers& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+// One row of y: what every weight of its heads contributes to it, and which of them were kept.
+struct Row {
+  Numbers a;                // [C, n]
+  Numbers target;           // [C], without the bias
+  std::vector<bool> kept;   // [n]
+  std::vector<bool> shows;  // [n]: the contribution rises above the noise
+
+  int64_t n() const { return static_cast<int64_t>(kept.size()); }
+  double Entry(size_t c, int64_t i) const { return a[c * kept.size() + i]; }
+  // What the kept ones make, once.
+  Numbers Sum() const {
+    Numbers sum(target.size());
+    for (size_t c = 0; c < sum.size(); ++c) {
+      for (int64_t i = 0; i < n(); ++i) sum[c] += kept[i] ? Entry(c, i) : 0;
+    }
+    return sum;
+  }
+};
+
 class Solver {
  public:
-  Solver(const AttentionDump& dump, const AttentionRecipe& right, double floor)
-      : dump_(dump), case_(dump.attention), floor_(floor) {
-    AttentionReplay replay(case_);
-    pattern_ = *replay.Tensor(right, Stage::kPattern);
-    v_ = *replay.Tensor(right, Stage::kV);
+  Solver(const AttentionDump& dump, const AttentionRecipe& recipe, double floor,
+         AttentionReplay* replay)
+      : dump_(dump), case_(dump.attention), recipe_(recipe), floor_(floor) {
+    pattern_ = *replay->Tensor(recipe, Stage::kPattern);
+    v_ = replay->ValuesByHead(recipe);
   }
 
   // From the rows of y that have more channels than weights.
   std::optional<Explanation> Solve() {
-    const int64_t H = case_.settings.n_head, C = case_.proj.out;
-    int64_t rows = 0;
-    for (; rows < case_.T && 5 * H * (rows + 1) <= 4 * C; ++rows) {
+    int64_t positions = 0;
+    for (; positions < case_.T && 5 * WeightsOf(positions) <= 4 * case_.proj.out; ++positions) {
       for (int64_t b = 0; b < case_.B; ++b) {
-        if (!SolveRow(b, rows)) return std::nullopt;
+        rows_.push_back(RowOf(b, positions));
+        if (!(LeastError(rows_.back(), gains_.back()) <= floor_)) return std::nullopt;
       }
     }
-    if (gains_.size() < 4) return std::nullopt;
-    const double gain = *std::ranges::max_element(gains_);
-    const auto kept = [&](double g) { return std::abs(g - gain) <= Tolerance() * gain; };
-    const auto dropped = [&](double g) { return std::abs(g) <= Tolerance() * gain; };
-    const bool two = std::ranges::all_of(gains_, [&](double g) { return kept(g) || dropped(g); });
-    const auto lost = static_cast<double>(std::ranges::count_if(gains_, dropped));
-    const auto count = static_cast<double>(gains_.size());
-    // As many must be lost as chance loses of them; a gain that nobody uses is a bad solution.
-    const double p = 1 - 1 / gain, spread = std::sqrt(p * (1 - p) * count);
-    const bool likely = std::abs(lost - p * count) <= 4 * spread && p <= kMostDropped;
-    if (!two || lost == 0 || !likely || gain < kLeastGain) return std::nullopt;
-    return Named(std::sqrt(error_ / size_), gain,
-                 rows == 1 ? "of the weights, solved for row 0"
-                           : fmt::format("of the weights, solved for rows 0 to {}", rows - 1));
+    if (rows_.empty()) return std::nullopt;
+    double gain = 0, best = std::numeric_limits<double>::infinity();
+    std::vector<Row> rows = rows_;
+    for (double p = 0.02; p <= kMostDropped; p += 0.02) {
+      rows_ = rows;
+      double fitted = 1 / (1 - p);
+      const double error = Decide(&fitted);
+      if (error >= best) continue;
+      best = error;
+      gain = fitted;
+      decided_ = rows_;
+    }
+    if (!(best <= floor_) || gain < kLeastGain || !IsLikely(1 - 1 / gain)) return std::nullopt;
+    return Named(best, gain,
+                 positions == 1
+                     ? "of the weights, solved for row 0"
+                     : fmt::format("of the weights, solved for rows 0 to {}", positions - 1));
   }
 
  private:
-  double Tolerance() const { return std::clamp(100 * floor_, 1e-3, 0.1); }
-
-  // Solves for the gain of every weight behind y[b, t].
-  bool SolveRow(int64_t b, int64_t t) {
-    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, T = case_.T;
-    const int64_t group = H / case_.settings.n_kv_head, C = case_.proj.out, n = H * (t + 1);
-    Numbers a(C * n), target(C);
-    for (int64_t c = 0; c < C; ++c) {
-      target[c] = dump_.theirs.back().values[(b * T + t) * C + c] - case_.proj.bias[c];
-      for (int64_t h = 0; h < H; ++h) {
-        for (int64_t j = 0; j <= t; ++j) {
-          const double* v = &v_[((b * (H / group) + h / group) * T + j) * D];
-          double sum = 0;
-          for (int64_t d = 0; d < D; ++d) sum += case_.proj.weight[(c * H + h) * D + d] * v[d];
-          a[c * n + h * (t + 1) + j] = sum * pattern_[((b * H + h) * T + t) * T + j];
-        }
+  // As many must be lost as chance loses of them, and one at least.
+  bool IsLikely(double p) const {
+    double count = 0, lost = 0;
+    for (const Row& row : decided_) {
+      for (int64_t i = 0; i < row.n(); ++i) {
+        count += row.shows[i];
+        lost += row.shows[i] && !row.kept[i];
       }
     }
-    const Numbers gains = LeastSquares(a, target, n);
-    if (gains.empty()) return false;
-    double error = 0, size = 0;
-    for (int64_t c = 0; c < C; ++c) {
-      double sum = -target[c];
-      for (int64_t i = 0; i < n; ++i) sum += a[c * n + i] * gains[i];
-      error += sum * sum;
-      size += target[c] * target[c];
+    return lost > 0 && std::abs(lost - p * count) <= 4 * std::sqrt(p * (1 - p) * count);
+  }
+
+  // The most weights that are not 0 behind one y[b, t].
+  int64_t WeightsOf(int64_t t) const {
+    int64_t most = 0;
+    for (int64_t b = 0; b < case_.B; ++b) {
+      most = std::max(most, static_cast<int64_t>(Visible(b, t).size()));
     }
-    if (error > floor_ * floor_ * size) return false;
-    error_ += error;
-    size_ += size;
-    gains_.insert(gains_.end(), gains.begin(), gains.end());
-    return true;
+    return most;
+  }
+
+  // Head and key of each of them.
+  std::vector<std::pair<int64_t, int64_t>> Visible(int64_t b, int64_t t) const {
+    const int64_t H = case_.settings.n_head, S = KeysOf();
+    std::vector<std::pair<int64_t, int64_t>> visible;
+    for (int64_t h = 0; h < H; ++h) {
+      for (int64_t j = 0; j < S; ++j) {
+        if (Weight(b, h, t, j) != 0) visible.emplace_back(h, j);
+      }
+    }
+    return visible;
+  }
+
+  int64_t KeysOf() const {
+    return static_cast<int64_t>(v_.size()) /
+           (case_.B * case_.settings.n_head * case_.settings.head_dim);
+  }
+  double Weight(int64_t b, int64_t h, int64_t t, int64_t j) const {
+    return pattern_[((b * case_.settings.n_head + h) * case_.T + t) * KeysOf() + j];
+  }
+
+  // Relative error of y[b, t] with a gain of its own for every weight; infinite without a solution.
+  static double LeastError(const Row& row, const Numbers& gains) {
+    if (gains.empty()) return std::numeric_limits<double>::infinity();
+    Numbers left = row.target;
+    for (size_t c = 0; c < left.size(); ++c) {
+      for (int64_t i = 0; i < row.n(); ++i) left[c] -= row.Entry(c, i) * gains[i];
+    }
+    return std::sqrt(Square(left) / Square(row.target));
+  }
+
+  // Contributions to y[b, t] with the gain of every one by least squares, to begin with.
+  Row RowOf(int64_t b, int64_t t) {
+    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, S = KeysOf();
+    const std::vector<std::pair<int64_t, int64_t>> visible = Visible(b, t);
+    const int64_t C = case_.proj.out, n = static_cast<int64_t>(visible.size());
+    const bool bias = (recipe_.project.without_bias & kOProj) == 0;
+    Row row{Numbers(C * n), Numbers(C), std::vector<bool>(n, true), std::vector<bool>(n)};
+    for (int64_t c = 0; c < C; ++c) {
+      const int64_t at = (b * case_.T + t) * C + c;
+      row.target[c] = dump_.theirs.back().values[at] - (bias ? case_.proj.bias[c] : 0);
+      if (recipe_.combine.plus_input) row.target[c] -= case_.x[at];
+      for (int64_t i = 0; i < n; ++i) {
+        const auto [h, j] = visible[i];
+        const double* v = &v_[((b * H + h) * S + j) * D];
+        const double* to = &case_.proj.weight[(c * H + h) * D];
+        row.a[c * n + i] = Weight(b, h, t, j) * std::inner_product(v, v + D, to, 0.0);
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      double size = 0;
+      for (int64_t c = 0; c < C; ++c) size += row.Entry(c, i) * row.Entry(c, i);
+      row.shows[i] = size > 100 * floor_ * floor_ * Square(row.target);
+    }
+    gains_.push_back(LeastSquares(row.a, row.target, n));
+    return row;
+  }
+
+  // Which weights were kept if those that were have this gain, which is then fitted; the relative
+  // error that is left.
+  double Decide(double* gain) {
+    double along = 0, size = 0;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      Row& row = rows_[r];
+      for (int64_t i = 0; i < row.n() && !gains_[r].empty(); ++i) {
+        row.kept[i] = gains_[r][i] > *gain / 2;
+      }
+      while (FlipOne(*gain, &row)) {
+      }
+      const Numbers sum = row.Sum();
+      for (size_t c = 0; c < sum.size(); ++c) along += row.target[c] * sum[c];
+      size += Square(sum);
+    }
+    if (size > 0) *gain = along / size;
+    double error = 0, all = 0;
+    for (const Row& row : rows_) {
+      Numbers left = row.Sum();
+      for (size_t c = 0; c < left.size(); ++c) left[c] = row.target[c] - *gain * left[c];
+      error += Square(left);
+      all += Square(row.target);
+    }
+    return all == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(error / all);
+  }
+
+  // Noise may put a weight on the wrong side: turns the one that helps most; false when none does.
+  static bool FlipOne(double gain, Row* row) {
+    Numbers left = row->Sum();
+    for (size_t c = 0; c < left.size(); ++c) left[c] = row->target[c] - gain * left[c];
+    double best = Square(left) * (1 - 1e-9);
+    int64_t flip = -1;
+    for (int64_t i = 0; i < row->n(); ++i) {
+      const double step = row->kept[i] ? gain : -gain;
+      double error = 0;
+      for (size_t c = 0; c < left.size(); ++c) {
+        const double l = left[c] + step * row->Entry(c, i);
+        error += l * l;
+      }
+      if (error >= best) continue;
+      best = error;
+      flip = i;
+    }
+    if (flip >= 0) row->kept[flip] = !row->kept[flip];
+    return flip >= 0;
   }
 
   const AttentionDump& dump_;
   const AttentionCase& case_;
+  const AttentionRecipe& recipe_;
   const double floor_;
-  Numbers pattern_, v_, gains_;
-  double error_ = 0, size_ = 0;
+  Numbers pattern_, v_;
+  std::vector<Numbers> gains_;  // by row
+  std::vector<Row> rows_, decided_;
 };
 
 const TheirTensor* Given(const AttentionDump& dump, Stage stage) {
@@ -150,27 +274,28 @@ const TheirTensor* Given(const AttentionDump& dump, Stage stage) {
 
 }  // namespace
 
-std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& right,
-                                           double floor) {
-  AttentionReplay replay(dump.attention);
+std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
+                                           double floor, AttentionReplay* replay) {
   const TheirTensor& last = dump.theirs.back();
   if (const TheirTensor* pattern = Given(dump, Stage::kPattern)) {
-    Numbers ours = *replay.Tensor(right, Stage::kPattern);
+    Numbers ours = *replay->Tensor(recipe, Stage::kPattern);
     const double gain = DropAlike(pattern->values, &ours);
     const double residual = Residual(pattern->values, ours);
     if (gain < kLeastGain || residual > floor) return std::nullopt;
     AttentionReplay with_theirs(dump.attention);
-    with_theirs.AssumePattern(right, std::move(ours));
-    const double behind = Residual(last.values, *with_theirs.Tensor(right, last.stage));
+    with_theirs.AssumePattern(recipe, std::move(ours));
+    const double behind = Residual(last.values, *with_theirs.Tensor(recipe, last.stage));
     if (behind > floor) return std::nullopt;
     return Named(std::max(residual, behind), gain, "of the weights");
   }
-  Numbers ours = *replay.Tensor(right, last.stage);
+  Numbers ours = *replay->Tensor(recipe, last.stage);
   const double gain = DropAlike(last.values, &ours);
   const double residual = Residual(last.values, ours);
   if (gain >= kLeastGain && residual <= floor) return Named(residual, gain, "of " + last.name);
-  const bool solvable = dump.attention.P == 0 && last.stage == Stage::kY;
-  return solvable ? Solver(dump, right, floor).Solve() : std::nullopt;
+  const bool solvable = last.stage == Stage::kY && !recipe.project.batch_as_time &&
+                        (recipe.project.transposed & kOProj) == 0 && !recipe.combine.transposed &&
+                        recipe.combine.merge == MergeKind::kRight;
+  return solvable ? Solver(dump, recipe, floor, replay).Solve() : std::nullopt;
 }
 
 }  // namespace heed

@@ -11,10 +11,10 @@
 namespace heed {
 
 // dropout_live_in_eval, when every element of the pattern or of the last result is 0 or one
-// constant above 1 times the right one; or when the first rows of y are right with weights of that
-// kind, which least squares finds while a row of y has more channels than weights behind it. Then
-// the residual speaks of these rows alone, as `detail` says.
-std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& right,
-                                           double floor);
+// constant above 1 times what `recipe` makes; or when the first rows of y follow from weights of
+// that kind, which are decided while a row of y has more channels than weights behind it. Then the
+// residual speaks of these rows alone, as `detail` says. `replay` is of the dump's case.
+std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
+                                           double floor, AttentionReplay* replay);
 
 }  // namespace heed

@@ -130,8 +130,15 @@ Fits WindowOffByOne(const AttentionFacts& f) {
 
 Fits WindowValue(const AttentionFacts& f) {
   std::vector<double> sizes;
+  // A window shows in the first row that it cuts; where trying all is dear, that one is enough.
+  constexpr int64_t kManyKeys = 48;
+  if (f.S > kManyKeys) {
+    const int64_t size = f.P + f.equal_rows;
+    if (f.equal_rows < 2 || size >= f.S || std::abs(size - f.window) <= 1) return {};
+    return {WindowFit({static_cast<double>(size)})};
+  }
   // With a cache, a window up to the chunk is a cache that is not read.
-  for (int64_t size = f.P > 0 ? f.T + 1 : 2; size < std::min<int64_t>(f.S, 130); ++size) {
+  for (int64_t size = f.P > 0 ? f.T + 1 : 2; size < f.S; ++size) {
     if (f.window > 0 && std::abs(size - f.window) <= 1) continue;
     sizes.push_back(static_cast<double>(size));
   }
@@ -188,6 +195,13 @@ Variants Normalised(SoftmaxKind kind) {
 }
 
 Variants SoftmaxQueries(const AttentionFacts&) { return Normalised(SoftmaxKind::kQueries); }
+
+Variants SoftmaxMixed(const AttentionFacts&) {
+  return {One([](Recipe* r) { r->softmax.kind = SoftmaxKind::kMaximumOfKeys; },
+              "the maximum along the keys, the sum along the queries"),
+          One([](Recipe* r) { r->softmax.kind = SoftmaxKind::kMaximumOfQueries; },
+              "the maximum along the queries, the sum along the keys")};
+}
 
 Variants SoftmaxHeads(const AttentionFacts& f) {
   Variants variants;
@@ -297,12 +311,16 @@ Variants QkFromOne(const AttentionFacts& f) {
   return variants;
 }
 
+// Rows of a fused weight that are taken in another order have a name of their own.
+bool OrderIsTold(const AttentionFacts& f) { return f.fused && f.layout_stated; }
+
 Variants QkSwapped(const AttentionFacts& f) {
-  return f.H != f.Hkv ? Variants() : Variants{From(kK, kQ, kV)};
+  return f.H != f.Hkv || OrderIsTold(f) ? Variants() : Variants{From(kK, kQ, kV)};
 }
 
 Variants KvSwapped(const AttentionFacts& f) {
-  Variants variants = {From(kQ, kV, kK)};
+  Variants variants;
+  if (!OrderIsTold(f)) variants.push_back(From(kQ, kV, kK));
   if (f.rotary > 0) {
     variants.push_back(One(
         [](Recipe* r) {
@@ -373,9 +391,7 @@ Variants QkvPerHead(const AttentionFacts& f) {
 Variants QkvShards(const AttentionFacts& f) {
   if (!f.fused) return {};
   std::vector<int64_t> pieces;
-  for (const int64_t count : {2, 4, 8}) {
-    if (count < f.Hkv) pieces.push_back(count);
-  }
+  for (int64_t count = 2; count < f.Hkv; ++count) pieces.push_back(count);
   return QkvPieces(f, pieces);
 }
 
@@ -764,6 +780,11 @@ const AttentionFault kFaults[] = {
       "for (int64_t j = 0; j < S; ++j) sum += std::exp(s[i * S + j] - max[i]);",
       "column sums of the weights are 1"},
      SoftmaxQueries},
+    {{"softmax_axes_mixed", "maximum and sum of the softmax run along different axes",
+      "take both along the keys", "att = scores.softmax(dim=-1)",
+      "for (int64_t j = 0; j < S; ++j) sum += std::exp(s[i * S + j] - max[i]);",
+      "rows of the weights, or columns, sum to 1 no longer"},
+     SoftmaxMixed},
     {{"softmax_axis_head", "softmax runs over the heads or the batch", "normalise along the keys",
       "att = scores.softmax(dim=-1)  # not dim=1",
       "for (int64_t j = 0; j < S; ++j) sum += std::exp(s[i * S + j] - max[i]);",
@@ -856,7 +877,8 @@ const AttentionFault kFaults[] = {
      QkvPerHead},
     {{"qkv_tp_layout", "fused rows in shares for several devices are read as one piece, or reverse",
       "join the shares first", "q, k, v = zip(*(s.chunk(3, 0) for s in shards))",
-      "row = (device * 3 + part) * share + r;", "replay for 2, 4 and 8 devices"},
+      "row = (device * 3 + part) * share + r;",
+      "replay for every number of devices that divides the heads"},
      QkvShards},
     {{"bias_missing", "a projection's bias is left out", "load and add the bias",
       "nn.Linear(C, H * D, bias=True)", "y[j] = bias[j] + dot(x, w + j * C, C);",

@@ -20,7 +20,8 @@ struct AttentionFacts {
   int64_t first = 0;   // the number of the first position
   double theta = 0;
   int64_t window = 0;
-  double largest_score = 0;  // by the right formula
+  int64_t equal_rows = 0;    // so many positions from the first are right
+  double largest_score = 0;  // by the right formula, of either sign
   bool weights = false;      // x and projections, not q, k and v
   bool fused = false;        // q, k and v lie in one weight
   bool layout_stated = false;

@@ -137,6 +137,8 @@ enum class SoftmaxKind : uint8_t {
   kTileMaximum,           // weights by the tile's maximum, sums carried by the running one
   kTileMaximumUncarried,  // weights by the tile's maximum, nothing carried
   kPlusOneUnshifted,      // exp(s - m) / (1 + sum exp(s - m))
+  kMaximumOfKeys,         // the maximum of each row, the sum of each column
+  kMaximumOfQueries,      // the reverse
   kOverflow32,            // no maximum subtracted, float32
   kPrefixMean,            // scores vanish beside a huge constant
 };
@@ -157,6 +159,7 @@ enum class MergeKind : uint8_t {
 struct CombineChoice {
   bool transposed = false;  // weights used transposed
   MergeKind merge = MergeKind::kRight;
+  bool plus_input = false;  // y is x + attention
   bool operator==(const CombineChoice&) const = default;
 };
 

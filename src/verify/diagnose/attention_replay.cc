@@ -17,8 +17,6 @@ using Numbers = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-// ln of float32's largest number.
-constexpr double kExpLimit32 = 88.72283905206835;
 
 // c [M, N] += a [M, K] · b [N, K]ᵀ, with b turned first so that the inner loop runs along memory.
 void AddProduct(const Numbers& a, const Numbers& b, int64_t M, int64_t N, int64_t K, Numbers* c) {
@@ -28,10 +26,18 @@ void AddProduct(const Numbers& a, const Numbers& b, int64_t M, int64_t N, int64_
   }
   for (int64_t m = 0; m < M; ++m) {
     double* row = c->data() + m * N;
-    for (int64_t k = 0; k < K; ++k) {
-      const double factor = a[m * K + k];
+    const double* factor = a.data() + m * K;
+    int64_t k = 0;
+    // Four at a time: the row is read and written a quarter as often.
+    for (; k + 4 <= K; k += 4) {
       const double* from = turned.data() + k * N;
-      for (int64_t n = 0; n < N; ++n) row[n] += factor * from[n];
+      for (int64_t n = 0; n < N; ++n) {
+        row[n] += factor[k] * from[n] + factor[k + 1] * from[n + N] +
+                  factor[k + 2] * from[n + 2 * N] + factor[k + 3] * from[n + 3 * N];
+      }
+    }
+    for (; k < K; ++k) {
+      for (int64_t n = 0; n < N; ++n) row[n] += factor[k] * turned[k * N + n];
     }
   }
 }
@@ -70,7 +76,8 @@ AttentionRecipe UpTo(Stage last, const AttentionRecipe& recipe) {
     key.mask = recipe.mask;
     key.softmax = recipe.softmax;
   }
-  if (last >= Stage::kZ) key.combine = recipe.combine;
+  if (last >= Stage::kZ) key.combine.transposed = recipe.combine.transposed;
+  if (last >= Stage::kMerged) key.combine.merge = recipe.combine.merge;
   return key;
 }
 
@@ -463,16 +470,22 @@ AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
     const auto heads = Rotated(recipe);
     const auto joined = WithPast(recipe);
     const int64_t S = joined->S;
-    Numbers scores(B * H_ * T * S);
+    Numbers scores(B * H_ * T * S), turned(D_ * S);
     work_ += static_cast<double>(B * H_ * T * S * D_);
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H_; ++h) {
         const double* k = &joined->k[(b * joined->heads + joined->map[h]) * S * D_];
+        // Turned, so that the inner loop runs along memory.
+        for (int64_t j = 0; j < S; ++j) {
+          for (int64_t d = 0; d < D_; ++d) turned[d * S + j] = k[j * D_ + d];
+        }
         for (int64_t i = 0; i < T; ++i) {
           const double* q = &heads->q[((b * H_ + h) * T + i) * D_];
           double* row = &scores[((b * H_ + h) * T + i) * S];
-          for (int64_t j = 0; j < S; ++j) {
-            row[j] = recipe.score.scale * std::inner_product(q, q + D_, k + j * D_, 0.0);
+          for (int64_t d = 0; d < D_; ++d) {
+            const double factor = recipe.score.scale * q[d];
+            const double* from = &turned[d * S];
+            for (int64_t j = 0; j < S; ++j) row[j] += factor * from[j];
           }
         }
       }
@@ -568,6 +581,19 @@ void Softmax(double* values, int64_t n, int64_t stride, double one = 0) {
   for (int64_t i = 0; i < n; ++i) values[i * stride] /= sum;
 }
 
+// Exponentials of what lies below the maximum of n numbers `stride` apart.
+void SubtractMaximum(double* values, int64_t n, int64_t stride) {
+  double maximum = -kInfinity;
+  for (int64_t i = 0; i < n; ++i) maximum = std::max(maximum, values[i * stride]);
+  for (int64_t i = 0; i < n; ++i) values[i * stride] = std::exp(values[i * stride] - maximum);
+}
+
+void DivideBySum(double* values, int64_t n, int64_t stride) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += values[i * stride];
+  for (int64_t i = 0; i < n; ++i) values[i * stride] /= sum;
+}
+
 // Tiles weigh by their own maximum; `carried`: earlier sums are scaled down when the running
 // maximum grows.
 void TiledSoftmax(double* row, int64_t n, int64_t tile, bool carried) {
@@ -645,16 +671,26 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
       case SoftmaxKind::kPlusOneUnshifted:
         for (int64_t r = 0; r < B * H_ * T; ++r) Softmax(&pattern[r * S], S, 1, 1);
         break;
+      case SoftmaxKind::kMaximumOfKeys:
+      case SoftmaxKind::kMaximumOfQueries: {
+        const bool keys = softmax.kind == SoftmaxKind::kMaximumOfKeys;
+        for (int64_t map = 0; map < B * H_; ++map) {
+          double* first = &pattern[map * square];
+          for (int64_t r = 0; r < (keys ? T : S); ++r) {
+            SubtractMaximum(first + r * (keys ? S : 1), keys ? S : T, keys ? 1 : S);
+          }
+          for (int64_t r = 0; r < (keys ? S : T); ++r) {
+            DivideBySum(first + r * (keys ? 1 : S), keys ? T : S, keys ? S : 1);
+          }
+        }
+        break;
+      }
       case SoftmaxKind::kOverflow32:
         for (int64_t r = 0; r < B * H_ * T; ++r) {
           double* row = &pattern[r * S];
-          const bool overflows =
-              std::any_of(row, row + S, [](double s) { return s > kExpLimit32; });
-          std::vector<bool> infinite(S);
-          for (int64_t j = 0; j < S; ++j) infinite[j] = row[j] > kExpLimit32;
-          Softmax(row, S, 1);
-          // inf / inf, and finite / inf.
-          for (int64_t j = 0; j < S && overflows; ++j) row[j] = infinite[j] ? kNan : 0;
+          float sum = 0;
+          for (int64_t j = 0; j < S; ++j) sum += std::exp(static_cast<float>(row[j]));
+          for (int64_t j = 0; j < S; ++j) row[j] = std::exp(static_cast<float>(row[j])) / sum;
         }
         break;
       case SoftmaxKind::kPrefixMean:
@@ -677,6 +713,17 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
   });
 }
 
+AttentionReplay::Numbers AttentionReplay::ValuesByHead(const AttentionRecipe& recipe) {
+  const auto joined = WithPast(recipe);
+  const int64_t each = joined->S * D_;
+  Numbers values(case_.B * H_ * each);
+  for (int64_t r = 0; r < case_.B * H_; ++r) {
+    const int64_t from = r / H_ * joined->heads + joined->map[r % H_];
+    std::copy_n(&joined->v[from * each], each, &values[r * each]);
+  }
+  return values;
+}
+
 void AttentionReplay::AssumePattern(const AttentionRecipe& recipe, Numbers pattern) {
   pattern_.kept.emplace_front(UpTo(Stage::kPattern, recipe),
                               std::make_shared<const Numbers>(std::move(pattern)));
@@ -685,9 +732,7 @@ void AttentionReplay::AssumePattern(const AttentionRecipe& recipe, Numbers patte
 // ------------------------------------------------------------------ output
 
 AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {
-  AttentionRecipe key = UpTo(Stage::kZ, recipe);
-  key.combine.merge = MergeKind::kRight;
-  return Recall<Numbers>(&z_, key, [&] {
+  return Recall<Numbers>(&z_, UpTo(Stage::kZ, recipe), [&] {
     const auto [B, T, P] = SizesOf(recipe);
     const auto joined = WithPast(recipe);
     const Shared pattern = Pattern(recipe);
@@ -754,6 +799,7 @@ AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
       }
     }
     AddProduct(*merged, weight, rows, C, width, &y);
+    for (size_t i = 0; i < y.size() && recipe.combine.plus_input; ++i) y[i] += x_[i];
     work_ += static_cast<double>(rows * C * width);
     Perturb(&y);
     return y;

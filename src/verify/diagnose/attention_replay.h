@@ -38,6 +38,8 @@ class AttentionReplay {
 
   // The tensor by this recipe. Stages whose choices did not change are not computed again.
   Shared Tensor(const AttentionRecipe& recipe, Stage stage);
+  // What the query heads read: [B, H, S, D]. Not along the batch axis.
+  Numbers ValuesByHead(const AttentionRecipe& recipe);
   // Later results of this recipe follow from this pattern. For a replay that has computed nothing.
   void AssumePattern(const AttentionRecipe& recipe, Numbers pattern);
   // The scores with what the mask makes of them, -inf where it leaves a key out.

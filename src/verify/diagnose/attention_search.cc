@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tensor/convert.h"
+#include "verify/diagnose/attention_dropout.h"
 
 namespace heed {
 namespace {
@@ -279,13 +280,68 @@ double RoundedTo(int digits, double value) {
 
 }  // namespace
 
+std::vector<std::string> NamesOf(const AttentionHypothesis& hypothesis) {
+  std::vector<std::string> names;
+  for (const size_t fault : hypothesis.faults) {
+    names.emplace_back(AttentionFaultTable()[fault].kind.id);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 // ------------------------------------------------------------------ residuals
 
 AttentionSearch::AttentionSearch(const AttentionDump& dump)
     : dump_(dump), replay_(dump.attention), conventions_(Conventions(dump).List()) {
-  const auto scores = replay_.Tensor(conventions_[0].right, Stage::kScores);
-  const double largest = *std::ranges::max_element(*scores);
+  double largest = 0;
+  for (const double score : *replay_.Tensor(conventions_[0].right, Stage::kScores)) {
+    largest = std::max(largest, std::abs(score));
+  }
   for (AttentionConvention& convention : conventions_) convention.facts.largest_score = largest;
+  // A case may be replayed before anybody's results are known.
+  if (dump_.theirs.empty()) return;
+  const int64_t equal = EqualRowsFromFirst();
+  for (AttentionConvention& convention : conventions_) convention.facts.equal_rows = equal;
+  if (SeemsToHoldInput()) AddInputConvention();
+}
+
+// Of the last of their tensors, under the first convention.
+int64_t AttentionSearch::EqualRowsFromFirst() {
+  const TheirTensor& last = dump_.theirs.back();
+  const size_t rank = last.shape.size();
+  const int64_t T = last.shape[rank - 2], width = last.shape[rank - 1];
+  const auto ours = replay_.Tensor(conventions_[0].right, last.stage);
+  const std::vector<int64_t> rows =
+      EqualRows(last.values, *ours, static_cast<int64_t>(last.values.size()) / (T * width), T,
+                width, 4 * NoiseFloorOf(dump_.output, dump_.coarsest).arithmetic);
+  int64_t equal = 0;
+  while (equal < static_cast<int64_t>(rows.size()) && rows[equal] == equal) ++equal;
+  return equal;
+}
+
+// Whether y lies nearer to x + attention: what is left of it points along x, once.
+bool AttentionSearch::SeemsToHoldInput() {
+  const TheirTensor& last = dump_.theirs.back();
+  const Numbers& x = dump_.attention.x;
+  if (last.stage != Stage::kY || last.values.size() != x.size()) return false;
+  const auto ours = replay_.Tensor(conventions_[0].right, Stage::kY);
+  double along = 0, size = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    along += (last.values[i] - (*ours)[i]) * x[i];
+    size += x[i] * x[i];
+  }
+  return along > 0.5 * size && along < 1.5 * size;
+}
+
+void AttentionSearch::AddInputConvention() {
+  const size_t count = conventions_.size();
+  for (size_t i = 0; i < count; ++i) {
+    conventions_[i].texts["y"] = "attention alone";
+    AttentionConvention with = conventions_[i];
+    with.right.combine.plus_input = true;
+    with.texts["y"] = "x + attention";
+    conventions_.push_back(std::move(with));
+  }
 }
 
 double AttentionSearch::ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor) {
@@ -317,7 +373,7 @@ double AttentionSearch::RoundedResidualOf(const AttentionRecipe& recipe) {
 
 NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
   NoiseFloor floor = NoiseFloorOf(dump_.output, dump_.coarsest);
-  const double unit = std::max(UnitRoundoff(dump_.coarsest), UnitRoundoff(DType::kF32));
+  const double unit = Unit();
   AttentionReplay exact(dump_.attention);
   double perturbed = 0;
   for (const uint64_t seed : {1, 2}) {
@@ -328,16 +384,22 @@ NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
       if (std::isfinite(residual)) perturbed = std::max(perturbed, residual);
     }
   }
-  // Sharp softmaxes amplify rounding, but nothing is proven by a floor of several percent.
-  const double most = std::max(20 * unit, 1e-4);
-  floor.arithmetic = std::max(floor.arithmetic, std::min(3 * perturbed, most));
+  floor.arithmetic = std::max(floor.arithmetic, std::min(3 * perturbed, MostFloor()));
   return floor;
 }
+
+double AttentionSearch::Unit() const {
+  return std::max(UnitRoundoff(dump_.coarsest), UnitRoundoff(DType::kF32));
+}
+
+// Sharp softmaxes amplify rounding, but nothing is proven by a floor of several percent.
+double AttentionSearch::MostFloor() const { return std::max(20 * Unit(), 1e-4); }
 
 bool AttentionSearch::Explains(const AttentionHypothesis& hypothesis) {
   const NoiseFloor typical = NoiseFloorOf(dump_.output, dump_.coarsest);
   if (hypothesis.residual <= typical.arithmetic) return true;
-  return hypothesis.residual < 0.1 && hypothesis.residual <= FloorOf(hypothesis.recipe).arithmetic;
+  return hypothesis.residual <= MostFloor() &&
+         hypothesis.residual <= FloorOf(hypothesis.recipe).arithmetic;
 }
 
 bool AttentionSearch::WithinBudget() const { return replay_.work() < kBudget; }
@@ -375,6 +437,10 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
   Minimum found = Minimise(fit, 0.3 * std::min(base.residual, 1.0),
                            [&](double number) { return ResidualOf(with(number)); });
   AttentionHypothesis fitted = base;
+  fitted.faults.push_back(fault);
+  fitted.residual = kInfinity;
+  // Where nothing is comparable, no number is better than another.
+  if (!std::isfinite(found.value)) return fitted;
   // A round number is likelier, where it does no harm.
   for (int digits = 4; digits > 0; --digits) {
     const double round = RoundedTo(digits, found.at);
@@ -388,7 +454,6 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
   for (const Change& change : base.changes) change(&other_order);
   if (other_order != fitted.recipe) fitted.residual = kInfinity;
   fitted.fitted = !fit.whole;
-  fitted.faults.push_back(fault);
   fitted.changes.push_back(
       [change = fit.change, at = found.at](AttentionRecipe* r) { change(at, r); });
   fitted.detail += (fitted.detail.empty() ? "" : "; ") + fit.detail(found.at);
@@ -399,7 +464,8 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
 std::vector<AttentionHypothesis> AttentionSearch::Fitted(const AttentionHypothesis& base) {
   std::vector<AttentionHypothesis> fitted;
   const std::span<const AttentionFault> table = AttentionFaultTable();
-  for (size_t fault = 0; fault < table.size(); ++fault) {
+  // The last ones of the table are the likeliest, and a large layer leaves time for few.
+  for (size_t fault = table.size(); fault-- > 0;) {
     if (table[fault].fits == nullptr || std::ranges::count(base.faults, fault) > 0) continue;
     for (const FittedFault& fit : table[fault].fits(conventions_[base.convention].facts)) {
       if (!WithinBudget()) return fitted;
@@ -493,6 +559,19 @@ std::vector<AttentionRecipe> AttentionSearch::RecipesOf(
   return recipes;
 }
 
+// The nearest of `bases` that dropout turns into theirs.
+bool AttentionSearch::FindDropout(const std::vector<AttentionHypothesis>& bases, double floor) {
+  for (const AttentionHypothesis& base : bases) {
+    std::optional<Explanation> found = FindLiveDropout(dump_, base.recipe, floor, &replay_);
+    if (!found || (dropout_ && dropout_->explanation.residual <= found->residual)) continue;
+    for (std::string& name : NamesOf(base)) found->faults.push_back(std::move(name));
+    std::ranges::sort(found->faults);
+    if (!base.detail.empty()) found->detail += "; " + base.detail;
+    dropout_ = {base, std::move(*found)};
+  }
+  return dropout_.has_value();
+}
+
 std::vector<AttentionHypothesis> AttentionSearch::Run() {
   std::vector<AttentionHypothesis> tried;
   for (size_t c = 0; c < conventions_.size(); ++c) {
@@ -529,9 +608,15 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
     if (found) return tried;
     if (!WithinBudget()) break;
   }
-  // The right formula within the noise of computing needs no combination of faults.
-  if (right_fits) return tried;
+  // The right formula within the noise of computing needs no combination of faults, and numbers of
+  // which none is finite prove none.
+  const bool comparable = std::ranges::any_of(dump_.theirs.back().values,
+                                              [](double value) { return std::isfinite(value); });
+  if (right_fits || !comparable) return tried;
   rights.resize(std::min<size_t>(rights.size(), 2));
+  const double floor = FloorOf(rights[0].recipe).arithmetic;
+  if (FindDropout(rights, floor)) return tried;
+  if (FindDropout(singles[rights[0].convention], floor)) return tried;
   for (const AttentionHypothesis& right : rights) {
     const std::vector<AttentionHypothesis>& alone = singles[right.convention];
     const std::vector<AttentionHypothesis> pairs = Extended(alone, alone);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,15 @@ struct AttentionHypothesis {
   bool fitted = false;  // has a number that was fitted
 };
 
+// Dropout that was live, on top of `base`: a right formula, or one fault.
+struct AttentionDropout {
+  AttentionHypothesis base;
+  Explanation explanation;  // with the faults of both
+};
+
+// Its faults' identifiers, sorted.
+std::vector<std::string> NamesOf(const AttentionHypothesis& hypothesis);
+
 class AttentionSearch {
  public:
   // `dump` must outlive this object.
@@ -37,6 +47,9 @@ class AttentionSearch {
   // The right formula under every convention first; what explains theirs behind it, if anything
   // does.
   std::vector<AttentionHypothesis> Run();
+
+  // What Run() found instead, when dropout explains theirs.
+  const std::optional<AttentionDropout>& dropout() const { return dropout_; }
 
   // Every way to make these faults, by identifier, under the first convention; a fitted number
   // takes each value of its grid. Empty for a fault that cannot be replayed.
@@ -52,8 +65,14 @@ class AttentionSearch {
 
  private:
   double ResidualOf(const AttentionRecipe& recipe);
+  double Unit() const;
+  double MostFloor() const;
+  int64_t EqualRowsFromFirst();
+  bool SeemsToHoldInput();
+  void AddInputConvention();
   bool Explains(const AttentionHypothesis& hypothesis);
   bool WithinBudget() const;
+  bool FindDropout(const std::vector<AttentionHypothesis>& bases, double floor);
   std::vector<AttentionHypothesis> Singles(size_t convention);
   std::vector<AttentionHypothesis> Fitted(const AttentionHypothesis& base);
   AttentionHypothesis Fit(const AttentionHypothesis& base, size_t fault, const FittedFault& fit);
@@ -64,6 +83,7 @@ class AttentionSearch {
   const AttentionDump& dump_;
   AttentionReplay replay_;
   std::vector<AttentionConvention> conventions_;
+  std::optional<AttentionDropout> dropout_;
 };
 
 }  // namespace heed

@@ -7,6 +7,8 @@
 namespace heed {
 namespace {
 
+double ErfForm(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+
 double TanhForm(double x) {
   return 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
@@ -47,15 +49,19 @@ double Activate(Activation activation, double x) {
     case Activation::kGeluTanh:
       return x * TanhForm(x);
     case Activation::kGeluErf:
-      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+      return x * ErfForm(x);
     case Activation::kGeluSigmoid:
       return x / (1 + std::exp(-1.702 * x));
     case Activation::kGeluNoFactor:
       return TanhForm(x);
+    case Activation::kGeluErfNoFactor:
+      return ErfForm(x);
     case Activation::kRelu:
       return std::max(x, 0.0);
     case Activation::kSilu:
       return x / (1 + std::exp(-x));
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
     case Activation::kIdentity:
       break;
   }

@@ -66,10 +66,12 @@ std::vector<double> NormRows(const NormChoice& choice, const std::vector<double>
 enum class Activation : uint8_t {
   kGeluTanh,
   kGeluErf,
-  kGeluSigmoid,   // x sigmoid(1.702 x)
-  kGeluNoFactor,  // the factor x forgotten
+  kGeluSigmoid,      // x sigmoid(1.702 x)
+  kGeluNoFactor,     // the factor x forgotten
+  kGeluErfNoFactor,  // the same in the form by erf
   kRelu,
   kSilu,
+  kSigmoid,
   kIdentity,
 };
 double Activate(Activation activation, double x);

@@ -1,9 +1,12 @@
 #include "verify/diagnose/loss_diagnosis.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <set>
 
 #include "tensor/shape.h"
 #include "verify/diagnose/dump.h"
@@ -35,6 +38,11 @@ constexpr FaultKind kFaults[] = {
      "average the loss over all tokens, then take the exponential",
      "perplexity = torch.exp(total_nll / total_tokens)", "perplexity = std::exp(sum / count);",
      "two batches of different losses: the mean of exponentials is larger"},
+    {"stop_token_ignored", "targets that are the stop token count as padding",
+     "ignore by position, not by the token's number, or pad with a number of its own",
+     "targets[~attention_mask] = -1  # not targets[targets == eos]",
+     "if (is_padding[t]) continue;  // not: target == eos",
+     "leave out every target with one number: the loss is theirs"},
     {"loss_not_averaged", "the sum of the losses in place of their mean",
      "divide by the number of targets",
      "loss = F.cross_entropy(logits, targets, "
@@ -55,7 +63,15 @@ enum class Ignored {
   kFirstToken,  // as if its target were 0
   kLastToken,   // as an index of -1 does in Python
 };
-enum class Mean { kTokens, kRows, kExponentials, kSum };
+enum class Mean {
+  kTokens,
+  kBatches,         // of the means of batches
+  kSumOfBatches,    // their sum
+  kExponentials,    // of the batches' perplexities
+  kSum,             // none
+  kSumByRows,       // the sum over the number of rows
+  kFirstAlsoCounts  // each row counts one target more than it has
+};
 // What lies behind a row's end when labels are shifted over it; or what is cut off, although
 // nothing lies behind.
 enum class Edge { kCut, kNextRow, kSameRow, kLastCut, kFirstCut };
@@ -65,6 +81,9 @@ struct Choices {
   Edge edge = Edge::kCut;
   Ignored ignored = Ignored::kLeftOut;
   Mean mean = Mean::kTokens;
+  int64_t batch_rows = 1;
+  bool as_perplexity = false;  // although a loss was asked for
+  int64_t left_out = -1;       // a label that counts as padding
   bool bits = false;
   bool softmax_twice = false;
 };
@@ -119,7 +138,7 @@ Sum RowSum(const Choices& choices, const LossCase& c, int64_t b) {
   Sum sum;
   for (int64_t t = 0; t < c.T; ++t) {
     int64_t label = LabelOf(choices, c, b, t);
-    if (label == kNoLabel) continue;
+    if (label == kNoLabel || (label >= 0 && label == choices.left_out)) continue;
     if (label < 0) {
       if (choices.ignored == Ignored::kLeftOut) continue;
       ++sum.count;
@@ -136,24 +155,46 @@ Sum RowSum(const Choices& choices, const LossCase& c, int64_t b) {
 Outputs Replay(const Choices& choices, const LossCase& c) {
   Sum all;
   double means = 0, exponentials = 0;
-  int64_t rows = 0;
-  for (int64_t b = 0; b < c.B; ++b) {
-    const Sum row = RowSum(choices, c, b);
-    if (row.count == 0) continue;
-    all.nll += row.nll;
-    all.count += row.count;
-    means += row.mean();
-    exponentials += std::exp(row.mean());
-    ++rows;
+  int64_t batches = 0;
+  for (int64_t first = 0; first < c.B; first += choices.batch_rows) {
+    Sum batch;
+    for (int64_t b = first; b < std::min(first + choices.batch_rows, c.B); ++b) {
+      const Sum row = RowSum(choices, c, b);
+      batch.nll += row.nll;
+      batch.count += row.count;
+    }
+    if (batch.count == 0) continue;
+    all.nll += batch.nll;
+    all.count += batch.count;
+    means += batch.mean();
+    exponentials += std::exp(batch.mean());
+    ++batches;
   }
   double loss = all.mean();
-  if (choices.mean == Mean::kSum) loss = all.nll;
-  if (choices.mean == Mean::kRows) loss = means / static_cast<double>(rows);
-  if (choices.mean == Mean::kExponentials) {
-    loss = std::log(exponentials / static_cast<double>(rows));
+  switch (choices.mean) {
+    case Mean::kTokens:
+      break;
+    case Mean::kBatches:
+      loss = means / static_cast<double>(batches);
+      break;
+    case Mean::kSumOfBatches:
+      loss = means;
+      break;
+    case Mean::kExponentials:
+      loss = std::log(exponentials / static_cast<double>(batches));
+      break;
+    case Mean::kSum:
+      loss = all.nll;
+      break;
+    case Mean::kSumByRows:
+      loss = all.nll / static_cast<double>(c.B);
+      break;
+    case Mean::kFirstAlsoCounts:
+      loss = all.nll / static_cast<double>(all.count + c.B);
+      break;
   }
   if (choices.bits) loss /= std::numbers::ln2;
-  return {{c.is_perplexity ? std::exp(loss) : loss}};
+  return {{c.is_perplexity || choices.as_perplexity ? std::exp(loss) : loss}};
 }
 
 std::vector<Deviation<Choices>> Deviations(const LossCase& c) {
@@ -167,10 +208,16 @@ std::vector<Deviation<Choices>> Deviations(const LossCase& c) {
   const auto ignored = [](Ignored value) {
     return [value](Choices* choices) { choices->ignored = value; };
   };
-  const auto mean = [](Mean value) { return [value](Choices* choices) { choices->mean = value; }; };
+  const auto mean = [](Mean value, int64_t batch_rows = 1, bool as_perplexity = false) {
+    return [=](Choices* choices) {
+      choices->mean = value;
+      choices->batch_rows = batch_rows;
+      choices->as_perplexity = as_perplexity;
+    };
+  };
   const char* const kRowMeans =
       c.is_perplexity ? "perplexity_averaging" : "accumulation_token_mean";
-  return {
+  std::vector<Deviation<Choices>> all = {
       {"labels_not_shifted", "shift", shift(-1, Edge::kCut), ""},
       {"labels_not_shifted", "shift", shift(-1, Edge::kNextRow), "", "rows flattened first"},
       {"labels_not_shifted", "shift", shift(-1, Edge::kSameRow), "", "labels rolled around"},
@@ -185,14 +232,47 @@ std::vector<Deviation<Choices>> Deviations(const LossCase& c) {
        "targets with -1 in them", "as token 0"},
       {"ignored_targets_counted", "ignored", ignored(Ignored::kLastToken),
        "targets with -1 in them", "as the last token"},
-      {kRowMeans, "mean", mean(Mean::kRows), kMoreRows, "mean of the rows' means"},
+      {kRowMeans, "mean", mean(Mean::kBatches), kMoreRows, "mean of the rows' means"},
       {"perplexity_averaging", "mean", mean(Mean::kExponentials), "logits and targets of two rows",
        "mean of the rows' perplexities"},
       {"loss_not_averaged", "mean", mean(Mean::kSum), ""},
+      {"loss_not_averaged", "mean", mean(Mean::kSumByRows), "", "divided by the rows alone"},
       {"loss_in_bits", "bits", [](Choices* choices) { choices->bits = true; }, ""},
       {"loss_softmax_twice", "softmax", [](Choices* choices) { choices->softmax_twice = true; },
        ""},
   };
+  for (int64_t rows = 1; rows < c.B; ++rows) {
+    if (c.B % rows != 0) continue;
+    const std::string batches = fmt::format("of {} batches", c.B / rows);
+    all.push_back({"accumulation_not_averaged", "mean", mean(Mean::kSumOfBatches, rows), "",
+                   "sum of the means " + batches});
+    if (rows == 1) continue;
+    all.push_back(
+        {kRowMeans, "mean", mean(Mean::kBatches, rows), kMoreRows, "mean of the means " + batches});
+    all.push_back({"perplexity_averaging", "mean", mean(Mean::kExponentials, rows), kMoreRows,
+                   "mean of the perplexities " + batches});
+  }
+  if (!c.is_perplexity && c.B > 1) {
+    all.push_back({"perplexity_averaging", "mean", mean(Mean::kExponentials, 1, true), "",
+                   "mean of the rows' perplexities, not of their losses"});
+  }
+  if (c.shift > 0) {
+    all.push_back({"perplexity_averaging", "mean", mean(Mean::kFirstAlsoCounts), "",
+                   "divided by n in place of n - 1"});
+  }
+  return all;
+}
+
+// One for each label that occurs.
+std::vector<Deviation<Choices>> StopTokens(const LossCase& c) {
+  std::vector<Deviation<Choices>> all;
+  for (const int64_t label : std::set<int64_t>(c.labels.begin(), c.labels.end())) {
+    if (label < 0) continue;
+    all.push_back({"stop_token_ignored", "stop",
+                   [label](Choices* choices) { choices->left_out = label; }, "",
+                   fmt::format("targets {} are left out", label)});
+  }
+  return all;
 }
 
 Status ReadReported(Dump* dump, LossCase* c) {
@@ -245,10 +325,21 @@ Result<Diagnosis> DiagnoseLoss(const TensorFile& file, const std::string& where,
   replayer.theirs = {c.reported};
   replayer.floor = NoiseFloorOf(c.reported.dtype, dump.coarsest());
   replayer.replay = [&c](const Choices& choices) { return Replay(choices, c); };
+  replayer.floor.tie = std::max(replayer.floor.tie, UnitRoundoff(c.reported.dtype));
+  const std::vector<Reading<Choices>> conventions = {plain};
   replayer.deviations = Deviations(c);
-  // One number meets some triple of faults by chance.
+  // In 16 bits some label always meets one number.
+  if (UnitRoundoff(c.reported.dtype) <= UnitRoundoff(DType::kF32)) {
+    const std::vector<Deviation<Choices>> stops = StopTokens(c);
+    replayer.deviations.insert(replayer.deviations.end(), stops.begin(), stops.end());
+  }
+  replayer.most_faults = 1;
+  Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
+  if (diagnosis.verdict != DiagnosisVerdict::kUnexplained) return diagnosis;
+  // One number meets some triple of faults by chance, or one with some label.
+  replayer.deviations = Deviations(c);
   replayer.most_faults = 2;
-  return FaultSearch<Choices>(replayer, {plain}).Run();
+  return FaultSearch<Choices>(replayer, conventions).Run();
 }
 
 std::span<const FaultKind> LossFaults() { return kFaults; }

@@ -89,13 +89,16 @@ std::vector<Deviation<Choices>> Deviations(const MlpCase& mlp) {
            {"glu_order", "gate", gate(Gate::kUpAlone), "", "silu(up), no gate"},
            {"glu_order", "gate", gate(Gate::kGateAlone), "", "silu(gate), no up"},
            {"mlp_activation", "activation", activation(Activation::kGeluTanh), "", "gelu"},
-           {"mlp_activation", "activation", activation(Activation::kGeluErf), "", "gelu (erf)"}};
+           {"mlp_activation", "activation", activation(Activation::kGeluErf), "", "gelu (erf)"},
+           {"mlp_activation", "activation", activation(Activation::kSigmoid), "", "sigmoid"}};
   } else {
     all = {
         {"gelu_form", "activation", activation(Activation::kGeluErf), "larger activations", "erf"},
         {"gelu_form", "activation", activation(Activation::kGeluSigmoid), "", "x sigmoid(1.702 x)"},
         {"gelu_form", "activation", activation(Activation::kGeluNoFactor), "",
          "the factor x forgotten"},
+        {"gelu_form", "activation", activation(Activation::kGeluErfNoFactor), "",
+         "erf, the factor x forgotten"},
         {"mlp_activation", "activation", activation(Activation::kSilu), "", "silu"}};
   }
   all.push_back({"mlp_activation", "activation", activation(Activation::kRelu), "", "relu"});

@@ -394,10 +394,12 @@ class Deviations {
       gate(Gate::kUpAlone, "silu(up), no gate");
       gate(Gate::kGateAlone, "silu(gate), no up");
       activation("mlp_activation", Activation::kGeluTanh, "gelu");
+      activation("mlp_activation", Activation::kSigmoid, "sigmoid");
     } else {
       activation("gelu_form", Activation::kGeluErf, "erf");
       activation("gelu_form", Activation::kGeluSigmoid, "x sigmoid(1.702 x)");
       activation("gelu_form", Activation::kGeluNoFactor, "the factor x forgotten");
+      activation("gelu_form", Activation::kGeluErfNoFactor, "erf, the factor x forgotten");
       activation("mlp_activation", Activation::kSilu, "silu");
     }
     activation("mlp_activation", Activation::kRelu, "relu");

@@ -67,7 +67,7 @@ NoiseFloor NoiseFloorOf(DType output, DType coarsest) {
   const DType both[] = {output, coarsest};
   const double arithmetic =
       3 * UnitRoundoff(CoarsestOf(both)) + 160 * UnitRoundoff(DType::kF32);  // 1e-5 for F32
-  return {std::min(storage, arithmetic), arithmetic};
+  return {.storage = std::min(storage, arithmetic), .arithmetic = arithmetic};
 }
 
 }  // namespace heed

@@ -14,6 +14,9 @@ struct NoiseFloor {
   // The whole computation in the coarsest type at hand, or with its inputs rounded behind its back.
   // At least float32's: numbers stored as F64 were often computed with float32 tables.
   double arithmetic = 0;
+  // Residuals no further apart are equally good: a true explanation leaves the rounding alone, a
+  // false one adds its own distance squared. One number alone has no such square.
+  double tie = 2 * 0x1p-24;
 };
 
 // The largest relative error of rounding to nearest: 2^-53 for F64, 2^-24, 2^-11, 2^-9 for BF16.

@@ -256,10 +256,19 @@ Result<Diagnosis> DiagnoseNorm(const TensorFile& file, const std::string& where,
   replayer.replay = [&n](const Choices& choices) { return Replay(choices, n); };
   replayer.deviations = Deviations(eps.value_or(0));
   Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
-  if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) {
+  const auto residual = [](const Diagnosis& d) {
+    return d.explanations.empty() ? std::numeric_limits<double>::infinity()
+                                  : d.explanations.front().residual;
+  };
+  // Where the mean is large, noise alone hides much: a factor for each row must then do far better.
+  if (residual(diagnosis) > NoiseFloorOf(n.y.dtype, dump.coarsest()).arithmetic) {
     replayer.deviations = {{"norm_cancellation", "variance",
                             [](Choices* c) { c->variance = Variance::kCancelling; }, ""}};
-    diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
+    Diagnosis cancelled = FaultSearch<Choices>(replayer, conventions).Run();
+    if (cancelled.verdict == DiagnosisVerdict::kFault &&
+        residual(cancelled) < 0.1 * residual(diagnosis)) {
+      diagnosis = std::move(cancelled);
+    }
   }
   if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) HEED_TRY(dump.CheckFinite(n.y));
   return diagnosis;

@@ -80,11 +80,11 @@ constexpr FaultKind kFaults[] = {
 };
 
 enum class Correction { kPower, kNone, kFirstOnly, kSecondOnly, kBeta };
-enum class Eps { kOutside, kInside, kUncorrected };
+enum class Eps { kOutside, kInside, kUncorrected, kInsideUncorrected };
 enum class Decay { kMatrices, kAll, kNone, kCoupled, kCoupledAll, kWithoutRate };
 enum class Clip { kGlobal, kNone, kByTensor, kByValue, kByMicroBatch };
 enum class Micro { kMean, kSum, kLast, kLastWhole };
-enum class Resume { kWhole, kNoMoments, kFresh, kStepOne, kBf16Moments };
+enum class Resume { kWhole, kNoMoments, kNoFirst, kNoSecond, kFresh, kStepOne, kBf16Moments };
 
 struct Choices {
   double rate = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
@@ -187,9 +187,11 @@ class Step {
     }
   }
 
-  double Moment(const std::vector<double>& moments, size_t i) const {
+  double Moment(const std::vector<double>& moments, bool first, size_t i) const {
     const Resume resume = choices_.resume;
-    if (moments.empty() || resume == Resume::kNoMoments || resume == Resume::kFresh) return 0;
+    const bool lost = resume == Resume::kNoMoments || resume == Resume::kFresh ||
+                      resume == (first ? Resume::kNoFirst : Resume::kNoSecond);
+    if (moments.empty() || lost) return 0;
     return resume == Resume::kBf16Moments ? double(Bf16ToFloat(DoubleToBf16(moments[i])))
                                           : moments[i];
   }
@@ -220,6 +222,8 @@ class Step {
         return std::sqrt(v / correction + choices_.eps);
       case Eps::kUncorrected:
         return (std::sqrt(v) + choices_.eps) / std::sqrt(correction);
+      case Eps::kInsideUncorrected:
+        return std::sqrt((v + choices_.eps) / correction);
       case Eps::kOutside:
         break;
     }
@@ -251,8 +255,8 @@ class Step {
     std::vector<double> after(p.before.size());
     for (size_t i = 0; i < after.size(); ++i) {
       const double g = gradient[i] + added * p.before[i];
-      const double m = choices_.beta1 * Moment(p.m, i) + (1 - choices_.beta1) * g;
-      const double v = choices_.beta2 * Moment(p.v, i) + (1 - choices_.beta2) * g * g;
+      const double m = choices_.beta1 * Moment(p.m, true, i) + (1 - choices_.beta1) * g;
+      const double v = choices_.beta2 * Moment(p.v, false, i) + (1 - choices_.beta2) * g * g;
       const double step = m == 0 ? 0 : m / correction / Divisor(v);
       after[i] = kept * p.before[i] - choices_.sign * choices_.rate * step;
     }
@@ -287,6 +291,8 @@ std::vector<Deviation<Choices>> Deviations(const OptimizerCase& c, double rate) 
        "beta in place of beta^t"},
       {"adam_eps_place", "eps", eps(Eps::kInside), kTiny, "under the root"},
       {"adam_eps_place", "eps", eps(Eps::kUncorrected), kTiny, "before the correction"},
+      {"adam_eps_place", "eps", eps(Eps::kInsideUncorrected), kTiny,
+       "under the root, before the correction"},
       {"adam_betas_swapped", "betas", [](Choices* x) { std::swap(x->beta1, x->beta2); }, kLater},
       {"decay_on_norms", "decay", decay(Decay::kAll), kDecayed},
       {"decay_missing", "decay", decay(Decay::kNone), kDecayed},
@@ -303,6 +309,8 @@ std::vector<Deviation<Choices>> Deviations(const OptimizerCase& c, double rate) 
        "and not divided by their number"},
       {"resume_partial", "resume", resume(Resume::kFresh), kLater, "moments and step"},
       {"resume_partial", "resume", resume(Resume::kNoMoments), kLater, "moments"},
+      {"resume_partial", "resume", resume(Resume::kNoFirst), kLater, "m"},
+      {"resume_partial", "resume", resume(Resume::kNoSecond), kLater, "v"},
       {"resume_partial", "resume", resume(Resume::kStepOne), kLater, "step"},
       {"resume_partial", "resume", resume(Resume::kBf16Moments), kLater, "moments in bf16"},
       {"gradient_sign", "sign", [](Choices* x) { x->sign = -1; }, ""},

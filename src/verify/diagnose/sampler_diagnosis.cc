@@ -79,7 +79,16 @@ constexpr FaultKind kFaults[] = {
 
 enum class Temperature { kOnce, kTwice, kOnProbabilities, kIgnored, kInverted };
 enum class Zero { kGreedy, kNan, kAsOne };
-enum class TopP { kPlain, kDropCrossing, kDropReaching, kAscending, kAscendingDropped, kOneGreedy };
+enum class TopP {
+  kPlain,
+  kIgnored,
+  kDropCrossing,
+  kDropReaching,
+  kAscending,
+  kAscendingDropped,
+  kOneGreedy,
+  kOneFirstToken,
+};
 enum class Sorted { kUndone, kLeftSorted, kGathered, kMaskSorted };
 enum class Penalty { kPlain, kDividesAll, kPerOccurrence, kIgnored };
 enum class Order { kTemperatureFirst, kTemperatureLast };
@@ -227,12 +236,13 @@ class Row {
 
   void KeepTopP(std::vector<double>* p) {
     order_ = FallingOrder(*p);
-    if (case_.top_p >= 1 && choices_.top_p == TopP::kOneGreedy) {
-      const size_t first = order_[0];
+    const bool first = choices_.top_p == TopP::kOneFirstToken;
+    if (case_.top_p >= 1 && (first || choices_.top_p == TopP::kOneGreedy)) {
+      const size_t kept = first ? 0 : order_[0];
       std::ranges::fill(*p, 0.0);
-      (*p)[first] = 1;
+      (*p)[kept] = 1;
     }
-    if (case_.top_p >= 1) return;
+    if (case_.top_p >= 1 || choices_.top_p == TopP::kIgnored) return;
     std::vector<size_t> order = order_;
     if (choices_.top_p == TopP::kAscending || choices_.top_p == TopP::kAscendingDropped) {
       std::ranges::reverse(order);
@@ -296,7 +306,7 @@ constexpr const char* kNucleus = "probabilities with top_p 0.6";
 constexpr const char* kFewer = "probabilities with top_k 3";
 constexpr const char* kSeen = "probabilities with repetition_penalty 1.3 and previous ids";
 
-std::vector<Deviation<Choices>> Deviations() {
+std::vector<Deviation<Choices>> Deviations(const SamplerCase& sampler) {
   const auto temperature = [](Temperature value) {
     return [value](Choices* c) { c->temperature = value; };
   };
@@ -304,19 +314,20 @@ std::vector<Deviation<Choices>> Deviations() {
   const auto top_p = [](TopP value) { return [value](Choices* c) { c->top_p = value; }; };
   const auto sorted = [](Sorted value) { return [value](Choices* c) { c->sorted = value; }; };
   const auto penalty = [](Penalty value) { return [value](Choices* c) { c->penalty = value; }; };
-  return {
+  std::vector<Deviation<Choices>> all = {
       {"top_p_drops_crossing", "top_p", top_p(TopP::kDropCrossing), kNucleus},
       {"top_p_drops_crossing", "top_p", top_p(TopP::kDropReaching), kNucleus},
       {"top_p_ascending", "top_p", top_p(TopP::kAscending), kNucleus},
       {"top_p_ascending", "top_p", top_p(TopP::kAscendingDropped), kNucleus},
       {"top_p_one_is_greedy", "top_p", top_p(TopP::kOneGreedy), "probabilities with top_p 1"},
+      {"top_p_one_is_greedy", "top_p", top_p(TopP::kOneFirstToken), "probabilities with top_p 1",
+       "token 0 alone"},
       {"sort_not_undone", "sorted", sorted(Sorted::kLeftSorted), "", "left in sorted order"},
       {"sort_not_undone", "sorted", sorted(Sorted::kGathered), "",
        "gathered where scatter belongs"},
       {"sort_not_undone", "sorted", sorted(Sorted::kMaskSorted), "",
        "the mask stays in sorted order"},
       {"top_k_off_by_one", "top_k", [](Choices* c) { c->extra_k = 1; }, kFewer, "k + 1"},
-      {"top_k_off_by_one", "top_k", [](Choices* c) { c->extra_k = -1; }, kFewer, "k - 1"},
       {"temperature_twice", "temperature", temperature(Temperature::kTwice), kWarm},
       {"temperature_on_probabilities", "temperature", temperature(Temperature::kOnProbabilities),
        kWarm},
@@ -328,11 +339,17 @@ std::vector<Deviation<Choices>> Deviations() {
       {"repetition_penalty_per_occurrence", "penalty", penalty(Penalty::kPerOccurrence), kSeen},
       {"repetition_penalty_ignored", "penalty", penalty(Penalty::kIgnored), kSeen},
       {"filter_ignored", "top_k", [](Choices* c) { c->top_k = false; }, kFewer, "top_k"},
+      {"filter_ignored", "top_p", top_p(TopP::kIgnored), kNucleus, "top_p"},
       {"filter_ignored", "min_p", [](Choices* c) { c->min_p = false; }, "probabilities with min_p",
        "min_p"},
       {"probabilities_not_renormalised", "renormalised",
        [](Choices* c) { c->renormalised = false; }, kNucleus},
   };
+  if (sampler.top_k > 1) {
+    all.push_back(
+        {"top_k_off_by_one", "top_k", [](Choices* c) { c->extra_k = -1; }, kFewer, "k - 1"});
+  }
+  return all;
 }
 
 Status ReadSettings(const Dump& dump, SamplerCase* c) {
@@ -424,7 +441,7 @@ Result<Diagnosis> DiagnoseSampler(const TensorFile& file, const std::string& whe
   replayer.theirs = {c.probabilities};
   replayer.floor = NoiseFloorOf(c.probabilities.dtype, dump.coarsest());
   replayer.replay = [&c](const Choices& choices) { return Replay(choices, c); };
-  replayer.deviations = Deviations();
+  replayer.deviations = Deviations(c);
   Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
   if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) {
     HEED_TRY(dump.CheckFinite(c.probabilities));

@@ -49,9 +49,7 @@ double Residual(std::span<const double> theirs, std::span<const double> ours) {
 }
 
 bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor) {
-  // A true explanation leaves the rounding alone, a false one adds its own distance squared.
-  const double rounding = std::min(floor.storage, 2 * UnitRoundoff(DType::kF32));
-  return residual <= std::max(1.5 * best, best + rounding);
+  return residual <= std::max(1.5 * best, best + std::min(floor.storage, floor.tie));
 }
 
 Diagnosis Conclude(std::vector<Explanation> tried, const NoiseFloor& floor) {
