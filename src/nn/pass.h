@@ -15,8 +15,9 @@ struct Pass {
   bool accumulate = false;  // gradients are added to those of an earlier micro-batch
   double dropout = 0;
   uint64_t seed = 0;
-  Arithmetic arithmetic = Arithmetic::kF32;  // of the products with weights
-  uint32_t step = 0;  // counts micro-batches; with the seed it fixes every dropout mask
+  Arithmetic arithmetic =
+      Arithmetic::kF32;  // of products: with weights, and attention's in training
+  uint32_t step = 0;     // counts micro-batches; with the seed it fixes every dropout mask
   // Position of each sequence's first row [B], or null for 0: behind a cache of earlier positions.
   const int32_t* offsets = nullptr;
 

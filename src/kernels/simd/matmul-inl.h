@@ -109,6 +109,8 @@ class Fetcher {
   int64_t at_column_ = 0, allowed_ = 0;
 };
 
+constexpr int64_t kFetchParts = 16;  // of a packed tile, with what it asks for shared among them
+
 struct TileArgs {
   int64_t words = 0;         // of k
   const float* a = nullptr;  // [rows, words]; a_row, a_col are those of a packed panel if kPacked
@@ -144,7 +146,7 @@ void Tile(const TileArgs& args) {
     }
   }
   int64_t left = args.words;
-  for (int64_t parts = kPacked ? 16 : 1; parts > 0; --parts) {
+  for (int64_t parts = kPacked ? kFetchParts : 1; parts > 0; --parts) {
     for (int i = 0; args.fetch[i] != nullptr; ++i) args.fetch[i]->Part(parts);
     const int64_t part = left / parts;
     left -= part;
@@ -544,7 +546,7 @@ void ColumnPiece(const MatmulArgs<>& args, const Block& block, int64_t j, float*
     PackB<Engine>(args, block, column, std::min<int64_t>(kWidth, block.N - column),
                   own + (column - j) * block.words);
   }
-  const int64_t columns = args.packed.data != nullptr ? 0 : std::min(block.step, block.N - end);
+  const int64_t columns = args.packed.empty() ? std::min(block.step, block.N - end) : 0;
   Fetcher next(args.b + block.k0 * args.b_row + (block.j0 + end) * args.b_col, args.b_row,
                args.b_col, block.K, columns);
   const int64_t tiles = DivideUp(end - j, kWidth) * DivideUp(block.M, kRows);
