@@ -104,8 +104,9 @@ class Team {
     inside_piece = false;
   }
 
-  // Moves a member that runs where the caller does to another core. The system leaves both there
-  // for a tenth of a second and more, one waiting for the other, since each ran a moment ago.
+  // Moves a member that runs where the caller does to another core. The system wakes it there, and
+  // leaves both for a tenth of a second and more, one waiting for the other, since each ran a
+  // moment ago.
   void LeaveCallersCore() const {
     const int cpu = caller_cpu_.load(std::memory_order_relaxed);
     cpu_set_t all;
@@ -123,6 +124,7 @@ class Team {
     while (true) {
       uint32_t now;
       int spins = 0;
+      bool slept = false;
       while ((now = generation_.load(std::memory_order_acquire)) == seen) {
         if (++spins < kSpins) {
           SpinPause();
@@ -131,10 +133,11 @@ class Team {
         sleepers_.fetch_add(1, std::memory_order_seq_cst);
         generation_.wait(seen, std::memory_order_seq_cst);
         sleepers_.fetch_sub(1, std::memory_order_relaxed);
+        slept = true;
       }
       seen = now;
       if (stop_.load(std::memory_order_relaxed)) return;
-      LeaveCallersCore();
+      if (slept) LeaveCallersCore();
       Work(self);
       working_.fetch_sub(1, std::memory_order_release);
     }

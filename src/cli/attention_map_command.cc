@@ -127,7 +127,7 @@ class MapRun {
     });
     const int64_t columns = std::min<int64_t>(static_cast<int64_t>(grid.size()), maps_.n_head);
     const std::string title =
-        ablation_ ? "queries down (loss without it)" : "queries down, keys across";
+        ablation_ ? "queries down (change of loss without it)" : "queries down, keys across";
     return WriteHeatMaps(grid, columns, title, out, overwrite);
   }
 
@@ -176,7 +176,7 @@ class MapRun {
   std::string HabitsTable() const {
     std::string text = fmt::format("\n{:>5} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9}{}\n", "layer",
                                    "head", "entropy", "distance", "on self", "on prev", "on first",
-                                   ablation_ ? "   loss without it" : "");
+                                   ablation_ ? "   change of loss without it" : "");
     ForChosen([&](int64_t layer, int64_t head) {
       const HeadHabits h = HabitsOf(maps_, layer, head);
       text += fmt::format("{:>5} {:>5} {:>9.3f} {:>9.2f} {:>9.3f} {:>9.3f} {:>9.3f}", layer, head,

@@ -59,6 +59,10 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
   std::vector<MappedFile> files;
   std::vector<PlacedText> texts;
   for (size_t i = 1; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with("builtin:")) {
+      return BadRequest(arguments[i], "a task", "a text file",
+                        "a task's held-out loss is in its run's folder, metrics.jsonl");
+    }
     HEED_ASSIGN(MappedFile file, MappedFile::Open(arguments[i]));
     files.push_back(std::move(file));
     CutTexts(files.back().text(), arguments[i], settings.separator, &texts);

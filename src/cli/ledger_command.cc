@@ -266,9 +266,11 @@ std::string FitText(const Ledger& ledger, bool memory_given) {
   const std::string place = memory_given ? room
                                          : fmt::format("this machine's {} ({} free now)", room,
                                                        bytes(ledger.machine.free));
-  if (ledger.fits) return fmt::format("training fits: {} of {}\n", need, place);
-  return fmt::format("training does not fit: {} of {}\nsmallest change: {}\n", need, place,
-                     ledger.change);
+  if (ledger.fits) {
+    return fmt::format("training with B = {} fits: {} of {}\n", ledger.B, need, place);
+  }
+  return fmt::format("training with B = {} does not fit: {} of {}\nsmallest change: {}\n", ledger.B,
+                     need, place, ledger.change);
 }
 
 std::string LedgerText(const Ledger& ledger, bool memory_given) {

@@ -394,12 +394,14 @@ class TrainRun {
     session_.terminal.Note(fmt::format("data      {} training and {} held-out tokens",
                                        FormatCount(data_.batches->train_tokens()),
                                        FormatCount(data_.batches->val_tokens())));
-    session_.terminal.Note(
-        fmt::format("expect    a first loss near ln({}) = {}{}", c.vocab_size,
-                    FormatFigure(std::log(static_cast<double>(c.vocab_size))),
-                    trainer_->floor() ? fmt::format(", and never less than {} held out",
-                                                    FormatFigure(trainer_->floor()->nats_per_token))
-                                      : ""));
+    if (trainer_->iteration() == 0) {
+      session_.terminal.Note(fmt::format(
+          "expect    a first loss near ln({}) = {}{}", c.vocab_size,
+          FormatFigure(std::log(static_cast<double>(c.vocab_size))),
+          trainer_->floor() ? fmt::format(", and never less than {} held out",
+                                          FormatFigure(trainer_->floor()->nats_per_token))
+                            : ""));
+    }
     session_.terminal.Note(fmt::format(
         "memory    {} planned, {} threads, {}, {}",
         FormatBytes(static_cast<double>(trainer_->planned_bytes())), NumThreads(),

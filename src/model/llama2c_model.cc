@@ -44,7 +44,7 @@ ModelConfig ConfigOf(const Llama2cSizes& s) {
 Status CheckFits(const ModelConfig& c, const std::string& path) {
   const auto refuse = [&path](std::string found, std::string expected) {
     return BadRequest(path, std::move(found), std::move(expected),
-                      "llama2.c's format has no place for it; convert to a folder or to GGUF");
+                      "llama2.c's format has no place for it; a folder holds every model");
   };
   if (c.family() != Family::kLlama) return refuse("a model that is not Llama's", "Llama's parts");
   if (c.attention_bias != AttentionBias::kNone) return refuse("biases", "none");

@@ -12,7 +12,7 @@ namespace heed {
 namespace {
 
 constexpr double kWidth = 540, kHeight = 350;
-constexpr double kLeft = 48, kRight = 530, kTop = 34, kBottom = 306;
+constexpr double kLeft = 48, kRight = 522, kTop = 34, kBottom = 306;
 constexpr size_t kColours = 6, kMostPoints = 600;
 constexpr float kLeastShown = 0.01f;
 

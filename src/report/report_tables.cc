@@ -100,10 +100,10 @@ Table MemoryTable(const ReportedRun& run) {
 
 Table HeadTable(const ReportedRun& run) {
   const ReportedHeads& heads = *run.heads;
-  Table table{
-      run.record.name + ": heads",
-      {"head", "entropy", "distance", "on self", "on previous", "on first", "loss without it"},
-      {}};
+  Table table{run.record.name + ": heads",
+              {"head", "entropy", "distance", "on self", "on previous", "on first",
+               "change of loss without it"},
+              {}};
   for (int64_t layer = 0; layer < heads.maps.n_layer; ++layer) {
     for (int64_t head = 0; head < heads.maps.n_head; ++head) {
       const HeadHabits h = HabitsOf(heads.maps, layer, head);

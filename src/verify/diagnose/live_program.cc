@@ -99,6 +99,9 @@ Failed KindOf(int exit_code, const std::string& last) {
   if (exit_code == 127) return {"not_found", "is the program installed, and spelled so?"};
   if (exit_code == 126) return {"not_found", "make it executable, or name its interpreter"};
   if (Has(last, {"ModuleNotFoundError", "ImportError", "No module named"})) {
+    if (Has(last, {"heed_live"})) {
+      return {"import_error", "heed_live.py must lie beside the program"};
+    }
     return {"import_error", "install the module, or run another interpreter"};
   }
   if (Has(last, {"FileNotFoundError", "No such file"})) {
@@ -109,7 +112,7 @@ Failed KindOf(int exit_code, const std::string& last) {
                  "dimension", "Sizes of tensors"})) {
     return {"shape_error", "do its sizes follow the settings of the input file?"};
   }
-  return {"exception", "run it by hand on the input file"};
+  return {"exception", "let it print to stderr what it was doing"};
 }
 
 // A signal that ended the program, also when sh reports it for a child: 0 when none did.
