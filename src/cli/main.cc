@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <clocale>
 #include <csignal>
 
@@ -13,6 +14,9 @@ namespace {
 void OnShortFile(int) {
   constexpr char kLine[] =
       "heed: a file was cut short while it was read, expected its bytes to stay; copy it first\n";
+  // Several threads may meet the end at once; one tells of it and ends them all.
+  static std::atomic_flag told;
+  while (told.test_and_set()) pause();
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
   _exit(2);
 }
