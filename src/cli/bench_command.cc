@@ -201,7 +201,7 @@ class Bench {
     constexpr int kWarm = 3;
     std::vector<double> times;
     double end = 0;
-    for (int i = 0; i < kWarm || i < 2 * kWarm || Now() < end; ++i) {
+    for (int i = 0; i < 2 * kWarm || Now() < end; ++i) {
       if (i == kWarm) end = Now() + settings_.seconds;
       const double start = Now();
       body();
