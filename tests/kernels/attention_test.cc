@@ -284,6 +284,25 @@ TEST(Attention, ForwardAgreesWithTheReferenceAtRaggedSizes) {
   });
 }
 
+// Untouched room in the cache must not count as the largest number.
+template <class T>
+void ClearRoom(Problem<T>* p) {
+  for (auto* x : {&p->dk, &p->dv}) std::replace(x->begin(), x->end(), T(77), T(0));
+}
+
+// Keys and values behind position t become `planted`.
+void PlantBehind(int64_t t, float planted, Problem<float>* p) {
+  const Case& c = p->c;
+  for (int64_t b = 0; b < c.B; ++b) {
+    for (int64_t s = t + 1; s < c.T; ++s) {
+      for (int64_t h = 0; h < c.Hkv; ++h) {
+        std::fill_n(p->Key(b, s, h), c.D, planted);
+        std::fill_n(p->Value(b, s, h), c.D, planted);
+      }
+    }
+  }
+}
+
 TEST(Attention, BackwardAgreesWithTheReferenceAtRaggedSizes) {
   ForEachTarget([] {
     EXPECT_TRUE(rc::check([] {
@@ -294,9 +313,8 @@ TEST(Attention, BackwardAgreesWithTheReferenceAtRaggedSizes) {
       simd::AttentionForward(fast.a);
       simd::AttentionBackward(fast.a);
       reference::AttentionBackward(slow.a);
-      // Untouched room in the cache must not count as the largest number.
-      for (auto* x : {&slow.dk, &slow.dv}) std::replace(x->begin(), x->end(), 77.0, 0.0);
-      for (auto* x : {&fast.dk, &fast.dv}) std::replace(x->begin(), x->end(), 77.0f, 0.0f);
+      ClearRoom(&fast);
+      ClearRoom(&slow);
       RC_ASSERT(RelativeError(fast.dq, slow.dq) < 1e-5);
       RC_ASSERT(RelativeError(fast.dk, slow.dk) < 1e-5);
       RC_ASSERT(RelativeError(fast.dv, slow.dv) < 1e-5);
@@ -326,8 +344,8 @@ TEST(AttentionBf16, AgreesWithTheReferenceToItsRounding) {
       simd::AttentionBackward(fast.a);
       reference::AttentionForward(slow.a);
       reference::AttentionBackward(slow.a);
-      for (auto* x : {&slow.dk, &slow.dv}) std::replace(x->begin(), x->end(), 77.0, 0.0);
-      for (auto* x : {&fast.dk, &fast.dv}) std::replace(x->begin(), x->end(), 77.0f, 0.0f);
+      ClearRoom(&fast);
+      ClearRoom(&slow);
       RC_ASSERT(RelativeError(fast.z, slow.z) < 0.01);
       RC_ASSERT(RelativeError(fast.dv, slow.dv) < 0.02);
       // Where each query sees one key its gradient and the key's are 0 but for rounding, which
@@ -348,14 +366,7 @@ TEST(AttentionBf16, LaterPositionsChangeNoBit) {
       simd::AttentionForward(before.a);
       const int64_t t = *rc::gen::inRange<int64_t>(0, c.T);
       Problem<float> after = before;
-      for (int64_t b = 0; b < c.B; ++b) {
-        for (int64_t s = t + 1; s < c.T; ++s) {
-          for (int64_t h = 0; h < c.Hkv; ++h) {
-            std::fill_n(after.Key(b, s, h), c.D, 1e30f);
-            std::fill_n(after.Value(b, s, h), c.D, 1e30f);
-          }
-        }
-      }
+      PlantBehind(t, 1e30f, &after);
       simd::AttentionForward(after.a);
       for (int64_t b = 0; b < c.B; ++b) {
         for (int64_t i = 0; i <= t; ++i) RC_ASSERT(SameBits(before.Row(b, i), after.Row(b, i)));
@@ -449,13 +460,10 @@ TEST(LessonRow22, LaterPositionsChangeNoBit) {
       const int64_t t = *rc::gen::inRange<int64_t>(0, c.T);
       const float planted = *rc::gen::element(kNan, HUGE_VALF, 3e38f, 1.0f);
       Problem<float> after = before;
+      PlantBehind(t, planted, &after);
       for (int64_t b = 0; b < c.B; ++b) {
         for (int64_t s = t + 1; s < c.T; ++s) {
           for (int64_t h = 0; h < c.H; ++h) std::fill_n(after.Query(b, s, h), c.D, planted);
-          for (int64_t h = 0; h < c.Hkv; ++h) {
-            std::fill_n(after.Key(b, s, h), c.D, planted);
-            std::fill_n(after.Value(b, s, h), c.D, planted);
-          }
         }
       }
       simd::AttentionForward(after.a);
