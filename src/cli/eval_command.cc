@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/json.h"
 #include "cli/precision.h"
+#include "data/dataset.h"
 #include "eval/perplexity.h"
 #include "report/format.h"
 
@@ -59,7 +60,7 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
   std::vector<MappedFile> files;
   std::vector<PlacedText> texts;
   for (size_t i = 1; i < arguments.size(); ++i) {
-    if (arguments[i].starts_with("builtin:")) {
+    if (IsBuiltin(arguments[i])) {
       return BadRequest(arguments[i], "a task", "a text file",
                         "a task's held-out loss is in its run's folder, metrics.jsonl");
     }

@@ -369,7 +369,7 @@ class TrainRun {
     adder_ = dynamic_cast<const AdderBatches*>(data_.batches.get());
     // A run can be resumed from any folder.
     for (std::string& path : paths) {
-      if (!path.starts_with("builtin:")) path = fs::absolute(path).lexically_normal().string();
+      if (!IsBuiltin(path)) path = fs::absolute(path).lexically_normal().string();
     }
     if (spec_.train.sample_prompt.empty()) spec_.train.sample_prompt = DefaultPrompt();
     HEED_TRY(data_.tokenizer->Encode(spec_.train.sample_prompt, {"--sample-prompt"}));

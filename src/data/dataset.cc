@@ -18,7 +18,6 @@
 namespace heed {
 namespace {
 
-constexpr std::string_view kBuiltin = "builtin:";
 constexpr std::string_view kStories = "builtin:stories";
 constexpr std::string_view kAdder = "builtin:adder";
 constexpr int64_t kStoryBytes = 5'000'000;
@@ -73,9 +72,7 @@ Result<DataSet> OpenData(const DataOptions& options, std::unique_ptr<Tokenizer> 
     return BadRequest("text", "nothing to train on", "",
                       fmt::format("name files or folders, {} or {}", kStories, kAdder));
   }
-  const bool builtin = std::any_of(sources.begin(), sources.end(), [](const std::string& source) {
-    return source.starts_with(kBuiltin);
-  });
+  const bool builtin = std::any_of(sources.begin(), sources.end(), IsBuiltin);
   if (builtin && sources.size() > 1) {
     return BadRequest("text", "a built-in text among others", "one built-in text, or files");
   }

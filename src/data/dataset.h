@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -12,6 +13,9 @@
 #include "text/tokenizer.h"
 
 namespace heed {
+
+// Whether a source is the name of a built-in text, not of a file.
+inline bool IsBuiltin(std::string_view source) { return source.starts_with("builtin:"); }
 
 struct DataOptions {
   std::vector<std::string> sources;  // files and folders; or one of builtin:stories, builtin:adder
