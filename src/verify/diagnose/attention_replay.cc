@@ -293,7 +293,7 @@ void AttentionReplay::Turn(const AttentionRecipe& recipe, int64_t heads, double 
   const double table_unit = std::min(perturbation_.unit, UnitRoundoff(DType::kF32));
   const RandomKey key{perturbation_.seed, 1, 0};
   // The angle of a row at time t of head h.
-  const auto angle = [&](int64_t t, int64_t h, int64_t pair) {
+  const auto angle = [&, P = P](int64_t t, int64_t h, int64_t pair) {
     int64_t position = P + t;
     if (choice.position == PositionChoice::kRestart) position = t;
     if (choice.position == PositionChoice::kChunkConstant) position = P;
@@ -384,9 +384,9 @@ AttentionReplay::Numbers AttentionReplay::PastOf(const AttentionRecipe& recipe, 
                        past.begin() + (case_.B - 1 - b) * block);
     }
   } else if (choice == CacheChoice::kBatchRolled) {
-    std::ranges::rotate(past, past.end() - block);
+    std::rotate(past.begin(), past.end() - block, past.end());
   } else if (choice == CacheChoice::kBatchRolledBack) {
-    std::ranges::rotate(past, past.begin() + block);
+    std::rotate(past.begin(), past.begin() + block, past.end());
   } else if (choice == CacheChoice::kBf16ReadAsF16 || choice == CacheChoice::kF16ReadAsBf16) {
     for (double& value : past) value = Reinterpret(value, choice == CacheChoice::kBf16ReadAsF16);
   }
