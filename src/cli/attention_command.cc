@@ -193,7 +193,7 @@ Command AttentionCommand() {
       "loss becomes without each head.";
   command.example =
       "heed attention layer.safetensors --out trace.safetensors\n"
-      "heed attention layer.npz --n-head 4 --n-kv-head 2 --position rope --out trace.safetensors\n"
+      "heed attention layer.npz --n-head 4 --position rope --out trace.safetensors\n"
       "heed attention --q \"1;2\" --k \"1;3\" --v \"10;20\"\n"
       "heed attention runs/first --text \"Once upon a time\" --layer 0 --head 1\n"
       "heed attention runs/first --text-file held-out.txt --ablate --out heads.svg";

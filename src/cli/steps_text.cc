@@ -52,11 +52,14 @@ std::string Heading(const Step& step, size_t width) {
   const std::string shape = step.shape.empty()
                                 ? "one number"
                                 : fmt::format("[{}] = {}", step.axes, ShapeText(step.shape));
-  const std::string left = fmt::format("{:<12} {}", step.name, step.formula);
-  if (left.size() + 2 + shape.size() <= width) {
-    return left + std::string(width - left.size() - shape.size(), ' ') + shape + "\n";
-  }
-  return left + "\n" + std::string(width - shape.size(), ' ') + shape + "\n";
+  constexpr size_t kIndent = 13;
+  const std::string left =
+      fmt::format("{:<{}}{}", step.name, kIndent, Wrap(step.formula, width - kIndent, kIndent));
+  // Beside the formula where it fits, else below.
+  const size_t used = left.size() - (left.rfind('\n') + 1);
+  const bool beside = used + 2 + shape.size() <= width;
+  return left + (beside ? "" : "\n") +
+         std::string(width - shape.size() - (beside ? used : 0), ' ') + shape + "\n";
 }
 
 std::string Table(const Step& step, size_t width) {
