@@ -200,20 +200,21 @@ class Conversion {
     std::string text =
         fmt::format("{}: {} parameters as {}\n", out_,
                     FormatCount(after_.model->parameters().elements()), NameOf(type_));
-    text += fmt::format("  tensors of {}: {} used, {} unused, 0 missing\n", in_, report.used.size(),
-                        report.unused.size());
+    const auto line = [&](const std::string& words) {
+      text += "  " + Wrap(words, session_.terminal.text_width() - 4, 4) + "\n";
+    };
+    line(fmt::format("tensors of {}: {} used, {} unused, 0 missing", in_, report.used.size(),
+                     report.unused.size()));
     for (const std::string& name : report.unused) text += "    unused " + name + "\n";
     if (!added.empty()) {
-      text += fmt::format("  {} tensors added that {} leaves out, all of them 0: {} to {}\n",
-                          added.size(), in_, added.front(), added.back());
+      line(fmt::format("{} tensors added that {} leaves out, all of them 0: {} to {}", added.size(),
+                       in_, added.front(), added.back()));
     }
-    text += fmt::format("  largest difference of logits {} of {}, divergence {} nats a token\n",
-                        FormatFigure(difference_.largest), FormatFigure(difference_.largest_logit),
-                        FormatFigure(difference_.divergence));
-    if (!note_.empty()) text += "  " + note_ + "\n";
-    if (!before_.tokenizer) {
-      text += "  no vocabulary: " + before_.tokenizer.error().Message() + "\n";
-    }
+    line(fmt::format("largest difference of logits {} of {}, divergence {} nats a token",
+                     FormatFigure(difference_.largest), FormatFigure(difference_.largest_logit),
+                     FormatFigure(difference_.divergence)));
+    if (!note_.empty()) line(note_);
+    if (!before_.tokenizer) line("no vocabulary: " + before_.tokenizer.error().Message());
     return session_.terminal.Say(text);
   }
 

@@ -307,7 +307,7 @@ class TrainRun {
     json["tokens"] = last.tokens;
     json["elapsed_s"] = last.elapsed_s;
     HEED_TRY(session_.terminal.Document(DocumentText(json)));
-    HEED_TRY(session_.terminal.Say(text + "\n"));
+    HEED_TRY(session_.terminal.Say(Wrap(text, session_.terminal.text_width(), 0) + "\n"));
     return Verdict::kDone;
   }
 
@@ -539,7 +539,7 @@ class TrainRun {
                           FormatFigure(std::exp(*val_loss_)),
                           val_iter_ == last.iter ? "" : fmt::format(" at update {}", val_iter_));
     }
-    HEED_TRY(session_.terminal.Say(text + "\n"));
+    HEED_TRY(session_.terminal.Say(Wrap(text, session_.terminal.text_width(), 0) + "\n"));
     return Verdict::kDone;
   }
 
