@@ -169,7 +169,9 @@ Result<Verdict> RunAttention(Session& session, const std::vector<std::string>& f
   const std::vector<TracedTensor> traced = TraceAttention(attention);
   HEED_TRY(WriteTrace(out, attention, traced, session.globals.overwrite));
   HEED_TRY(session.terminal.Document(Document(out, attention, traced)));
-  HEED_TRY(session.terminal.Say(Table(traced) + Printable(out) + ": " + Summary(attention) + "\n"));
+  const std::string summary =
+      Wrap(Printable(out) + ": " + Summary(attention), session.terminal.text_width() - 2, 2);
+  HEED_TRY(session.terminal.Say(Table(traced) + summary + "\n"));
   return Verdict::kDone;
 }
 
