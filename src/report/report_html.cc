@@ -96,7 +96,8 @@ std::string Cards(const ReportedRun& run) {
   for (const SheetRow& row : run.sheet) {
     out += fmt::format(
         "<div class=\"card\"><h4>temperature {}</h4>\n<pre><b>{}</b>{}</pre>\n"
-        "<p>entropy {:.2f}, distinct {:.0f} % and {:.0f} %, repetition {:.0f} %</p></div>\n",
+        "<p>entropy {:.2f}, distinct {:.0f}&nbsp;% and {:.0f}&nbsp;%, repetition "
+        "{:.0f}&nbsp;%</p></div>\n",
         FormatFigure(row.temperature), HtmlText(row.prompt), HtmlText(row.text), row.entropy,
         100 * row.distinct_1, 100 * row.distinct_2, 100 * row.repetition);
   }
