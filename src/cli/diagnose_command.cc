@@ -309,7 +309,10 @@ Result<Verdict> RunDiagnose(Session& session, const DiagnoseRequest& request) {
                       "one .safetensors or .npz file");
   }
   const std::string& path = request.files[0];
-  const SettingTexts given = GivenSettings(session, request);
+  SettingTexts given = GivenSettings(session, request);
+  if (session.options.Given("dropout")) {
+    given["dropout"] = fmt::format("{}", request.live.dropout);
+  }
   HEED_ASSIGN(const TensorFile file, TensorFile::Open(path));
   HEED_ASSIGN(const DumpKind* kind, KindOf(file, path, given));
   HEED_ASSIGN(const Diagnosis diagnosis, kind->diagnose(file, path, given));

@@ -265,7 +265,8 @@ class PlantedAttention {
           }
           Normalise(b, h, S, &pattern_);
         }
-        if (Has("dropout_live_in_eval")) Drop(b, h, S);
+        if (Has("dropout_live_in_eval")) Drop(b, h, S, 1 / 0.7);
+        if (Has("dropout_scaling_missing")) Drop(b, h, S, 1);
         for (int64_t i = 0; i < T; ++i) {
           for (int64_t j = 0; j < S; ++j) {
             double weight = pattern_.at(b, h, i, j);
@@ -347,12 +348,12 @@ class PlantedAttention {
   }
 
   // p = 0.3.
-  void Drop(int64_t b, int64_t h, int64_t S) {
+  void Drop(int64_t b, int64_t h, int64_t S, double gain) {
     for (int64_t i = 0; i < c_.T; ++i) {
       for (int64_t j = 0; j < S; ++j) {
         const uint64_t at = static_cast<uint64_t>(((b * c_.H + h) * c_.T + i) * S + j);
         const bool kept = RandomUniform({c_.seed, 8, 0}, at) >= 0.3f;
-        pattern_.at(b, h, i, j) *= kept ? 1 / 0.7 : 0;
+        pattern_.at(b, h, i, j) *= kept ? gain : 0;
       }
     }
   }

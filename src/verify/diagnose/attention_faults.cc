@@ -70,9 +70,7 @@ Variants MaskAdded(const AttentionFacts&) {
   return variants;
 }
 
-Variants MaskConventionMixed(const AttentionFacts&) {
-  return {One([](Recipe* r) { r->softmax.kind = SoftmaxKind::kPrefixMean; })};
-}
+Variants MaskConventionMixed(const AttentionFacts&) { return Hidden(HiddenAs::kSwamped); }
 
 FittedFault FillFit(HiddenAs how, std::vector<double> grid, bool (*belongs)(double),
                     const char* detail) {

@@ -115,6 +115,7 @@ enum class HiddenAs : uint8_t {
   kFilled,          // scores replaced by `fill`
   kLowered,         // `fill` added to scores
   kCapped,          // fill · tanh(s / fill) after -inf was put in
+  kSwamped,         // visible scores vanish beside a huge constant
 };
 
 // What a row without visible keys becomes.
@@ -140,7 +141,6 @@ enum class SoftmaxKind : uint8_t {
   kMaximumOfKeys,         // the maximum of each row, the sum of each column
   kMaximumOfQueries,      // the reverse
   kOverflow32,            // no maximum subtracted, float32
-  kPrefixMean,            // scores vanish beside a huge constant
 };
 
 struct SoftmaxChoice {

@@ -560,6 +560,9 @@ AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& re
         case HiddenAs::kCapped:
           row[j] = visible ? mask.fill * std::tanh(row[j] / mask.fill) : -mask.fill;
           break;
+        case HiddenAs::kSwamped:
+          row[j] = visible ? 0 : -kInfinity;
+          break;
       }
     }
   }
@@ -691,13 +694,6 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
           float sum = 0;
           for (int64_t j = 0; j < S; ++j) sum += std::exp(static_cast<float>(row[j]));
           for (int64_t j = 0; j < S; ++j) row[j] = std::exp(static_cast<float>(row[j])) / sum;
-        }
-        break;
-      case SoftmaxKind::kPrefixMean:
-        for (int64_t r = 0; r < B * H_ * T; ++r) {
-          double* row = &pattern[r * S];
-          for (int64_t j = 0; j < S; ++j) row[j] = row[j] == -kInfinity ? row[j] : 0;
-          Softmax(row, S, 1);
         }
         break;
     }
