@@ -90,7 +90,7 @@ class SubsetSearch {
   }
 
  private:
-  static constexpr int64_t kMostVisits = 20000;
+  static constexpr int64_t kMostVisits = 50000;
 
   std::span<const double> Column(const Numbers& columns, int64_t i) const {
     return std::span(columns).subspan(i * C_, C_);
@@ -191,7 +191,7 @@ class Solver {
 
  private:
   // Weights beyond the number of equations double the search each.
-  static constexpr int64_t kFree = 8, kMostWeights = 64;
+  static constexpr int64_t kFree = 12, kMostWeights = 64;
 
   using Row = std::vector<Piece>;  // of one position
 
@@ -295,41 +295,47 @@ class Solver {
   // The first rows with the weights that were kept in them, as many as can be solved for one gain.
   std::vector<Row> Decide(SolvedDropout* found) {
     std::vector<Row> best;
-    for (const double gain : Gains()) {
-      std::vector<Row> tried;
+    // What is not stated is known to the next gain of the list, until a row was solved.
+    const double unsure = dump_.dropout > 0 ? floor_ : floor_ + 0.02;
+    for (double gain : Gains()) {
+      std::vector<Row> solved;
+      double residual = kInfinity;
       for (size_t t = 0; t < rows_.size(); ++t) {
         Row row = rows_[t];
+        const double near = 2 * (std::isfinite(residual) ? floor_ : unsure);
         bool any = true;
         for (size_t i = 0; i < row.size() && any; ++i) {
-          any = DecidePiece(gain, &searches_[t][i], &row[i]);
+          any = DecidePiece(gain, near, &searches_[t][i], &row[i]);
         }
         if (!any) break;
-        tried.push_back(std::move(row));
+        solved.push_back(std::move(row));
+        double fitted = gain;
+        const double with_row = Fit(solved, &fitted);
+        // Rows of which nothing is left, or nothing can be told, say nothing of the gain.
+        if (with_row == kInfinity) continue;
+        if (!(with_row <= floor_)) {
+          solved.pop_back();
+          break;
+        }
+        residual = with_row;
+        gain = fitted;
       }
-      double fitted = 0;
-      double residual = Fit(tried, &fitted);
-      while (!tried.empty() && !(residual <= floor_)) {
-        tried.pop_back();
-        residual = Fit(tried, &fitted);
-      }
-      if (std::pair(-static_cast<int64_t>(tried.size()), residual) >=
-          std::pair(-static_cast<int64_t>(best.size()), found->residual)) {
+      if (!std::isfinite(residual) || solved.size() < best.size() ||
+          (solved.size() == best.size() && residual >= found->residual)) {
         continue;
       }
       found->residual = residual;
-      found->gain = fitted;
-      best = std::move(tried);
+      found->gain = gain;
+      best = std::move(solved);
     }
     return best;
   }
 
-  bool DecidePiece(double gain, SubsetSearch* search, Piece* piece) const {
-    // A gain that was not stated is known to the next step of the list.
-    const double near = floor_ + (dump_.dropout > 0 ? 0 : 0.02);
+  bool DecidePiece(double gain, double near, SubsetSearch* search, Piece* piece) const {
     Numbers target = piece->Sum(piece->weak);
     for (size_t c = 0; c < target.size(); ++c) target[c] = piece->target[c] / gain - target[c];
     const double size = std::max(mean_, std::sqrt(Square(piece->target)));
-    const auto kept = search->Nearest(std::move(target), 2 * near * size / gain);
+    const auto kept = search->Nearest(std::move(target), near * size / gain);
     if (!kept) return false;
     piece->kept = piece->weak;
     for (int64_t i = 0, at = 0; i < piece->n(); ++i) {

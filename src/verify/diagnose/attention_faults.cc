@@ -427,13 +427,7 @@ Variants LinearTransposed(const AttentionFacts& f) {
 
 Variants BatchAttended(const AttentionFacts& f) {
   if (f.B == 1 || f.P > 0) return {};
-  return {One([](Recipe* r) { r->project.batch_as_time = true; }),
-          One(
-              [](Recipe* r) {
-                r->project.batch_as_time = true;
-                r->mask.shape = MaskShape::kNone;
-              },
-              "without a mask")};
+  return {One([](Recipe* r) { r->project.batch_as_time = true; })};
 }
 
 // ------------------------------------------------------------------ positions

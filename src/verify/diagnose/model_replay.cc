@@ -277,7 +277,9 @@ ModelReplay::Numbers ModelReplay::Attend(const ModelRecipe& recipe, const Call& 
   Tap(call, "pattern", layer, *replay.Tensor(choice, Stage::kPattern));
   Tap(call, "attn_out", layer, *y);
   if (input_.n_decode > 0 && !choice.project.batch_as_time) {
-    const int64_t lines = c.B * Hkv, D = config_.head_dim;
+    // What is written across the borders of heads stays so.
+    const bool flat = choice.cache.cache == CacheChoice::kJoinedFlat;
+    const int64_t lines = flat ? c.B : c.B * Hkv, D = config_.head_dim * (flat ? Hkv : 1);
     l.past_k = Joined(l.past_k, *replay.Tensor(choice, Stage::kKRot), lines, call.P, call.T, D);
     l.past_v = Joined(l.past_v, *replay.Tensor(choice, Stage::kV), lines, call.P, call.T, D);
   }
