@@ -197,15 +197,15 @@ TEST(ModelDiagnosisTest, DecodingFaultsAreNamed) {
   }
 }
 
-// GPT-2 with learned positions written down in plain loops, its norms before the branches or behind
-// the sums.
+// GPT-2 with learned positions written down in plain loops, with a fault of its blocks.
 class PlainGpt2 {
  public:
-  PlainGpt2(const GoldenDump& dump, bool post) : p_(dump.parameters()), c_(dump.model().config()) {
+  PlainGpt2(const GoldenDump& dump, const std::string& fault)
+      : p_(dump.parameters()), c_(dump.model().config()), fault_(fault) {
     const std::vector<double> tokens = dump.Set({}).tensors.at("tokens").values;
     for (int64_t b = 0; b < dump.B(); ++b) {
       const auto first = tokens.begin() + b * dump.T();
-      Run({first, first + dump.T()}, post);
+      Run({first, first + dump.T()});
     }
   }
 
@@ -285,7 +285,7 @@ class PlainGpt2 {
     return a;
   }
 
-  void Run(const std::vector<double>& tokens, bool post) {
+  void Run(const std::vector<double>& tokens) {
     const int64_t C = c_.n_embd;
     const float *wte = Data("wte.weight"), *wpe = Data("wpe.weight");
     Rows x(tokens.size(), std::vector<double>(C));
@@ -296,16 +296,27 @@ class PlainGpt2 {
     }
     for (int64_t l = 0; l < c_.n_layer; ++l) {
       const std::string name = "h." + std::to_string(l);
-      const std::string n1 = name + ".ln_1", n2 = name + ".ln_2";
-      if (post) {
-        x = Normed(Sum(x, Attended(x, name + ".attn")), n1);
-        x = Normed(Sum(x, FedForward(x, name + ".mlp")), n2);
-      } else {
-        x = Sum(x, Attended(Normed(x, n1), name + ".attn"));
-        x = Sum(x, FedForward(Normed(x, n2), name + ".mlp"));
+      for (const bool mlp : {false, true}) {
+        const std::string norm = name + (mlp ? ".ln_2" : ".ln_1");
+        const auto branch = [&](const Rows& in) {
+          return mlp ? FedForward(in, name + ".mlp") : Attended(in, name + ".attn");
+        };
+        const Rows normed = Normed(x, norm);
+        if (fault_ == "norm_after_branch") {
+          x = Normed(Sum(x, branch(x)), norm);
+        } else if (fault_ == "residual_from_normed") {
+          x = Sum(normed, branch(normed));
+        } else if (fault_ == "norm_argument_wrong") {
+          x = Sum(x, branch(Sum(normed, x)));
+        } else if (fault_ == "residual_missing" && !mlp) {
+          x = branch(normed);
+        } else {
+          x = Sum(x, branch(normed));
+        }
       }
     }
-    for (const std::vector<double>& row : Normed(x, "ln_f")) {
+    if (fault_ != "final_norm_missing") x = Normed(x, "ln_f");
+    for (const std::vector<double>& row : x) {
       for (int64_t v = 0; v < c_.vocab_size; ++v) {
         double z = 0;
         for (int64_t i = 0; i < C; ++i) z += row[i] * double(wte[v * C + i]);
@@ -316,6 +327,7 @@ class PlainGpt2 {
 
   ParameterSet& p_;
   const ModelConfig c_;
+  const std::string fault_;
 };
 
 TensorSet Stated(TensorSet set, const std::map<std::string, std::string>& settings) {
@@ -323,12 +335,69 @@ TensorSet Stated(TensorSet set, const std::map<std::string, std::string>& settin
   return set;
 }
 
+TEST(ModelDiagnosisTest, FaultsOfBlocksAreNamed) {
+  const GoldenDump dump("gpt2-learned");
+  for (const char* fault : {"residual_from_normed", "norm_argument_wrong", "residual_missing",
+                            "norm_after_branch", "final_norm_missing"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      EXPECT_EQ(Finding(dump.Diagnose(dump.Set(PlainGpt2(dump, fault).logits, dtype))), fault);
+    }
+  }
+}
+
+// Angles twice as large, as of positions that were to be divided by 2.
+TEST(ModelDiagnosisTest, MissingScalingOfPositionsIsNamed) {
+  Kernels kernels = SimdKernels();
+  kernels.rope = [](const RopeArgs<>& args) {
+    int64_t positions = args.offset + args.T_;
+    for (int64_t b = 0; b < args.B && args.offsets != nullptr; ++b) {
+      positions = std::max(positions, args.offsets[b] + args.T_);
+    }
+    std::vector<float> cos(positions * args.half), sin(positions * args.half);
+    for (int64_t i = 0; i < positions * args.half; ++i) {
+      const double c = args.cos[i], s = args.sin[i];
+      cos[i] = float(c * c - s * s);
+      sin[i] = float(2 * s * c);
+    }
+    RopeArgs<> twice = args;
+    twice.cos = cos.data();
+    twice.sin = sin.data();
+    SimdKernels().rope(twice);
+  };
+  for (const char* name : {"llama-gqa", "gpt2-rope-gqa"}) {
+    const GoldenDump dump(name);
+    EXPECT_EQ(dump.FindingOf(*dump.Other(kernels, dump.model().config())), "rope_scaling_missing");
+  }
+}
+
+// Key rows in the interleaved order of n_kv_head heads, made halves of n_head heads.
+TEST(ModelDiagnosisTest, KeyRowsReorderedByQueryHeadsAreNamed) {
+  const GoldenDump dump("llama-gqa");
+  const ModelConfig& config = dump.model().config();
+  const auto reorder = [&](ParameterSet* parameters) {
+    for (Parameter& p : parameters->all()) {
+      if (p.name.find("k_proj") == std::string::npos) continue;
+      const int64_t C = config.n_embd, rows = p.elements / C, D = config.head_dim;
+      const int64_t wrong = rows / config.n_head;
+      const std::vector<float> halves(p.data, p.data + p.elements);
+      for (int64_t to = 0; to < rows; ++to) {
+        // Where row `to` was among pairs, then where that row was among halves.
+        const int64_t pair = to % (wrong / 2), second = to % wrong / (wrong / 2);
+        const int64_t between = to / wrong * wrong + 2 * pair + second;
+        const int64_t from = between / D * D + between % 2 * (D / 2) + between % D / 2;
+        std::copy_n(halves.begin() + from * C, C, p.data + to * C);
+      }
+    }
+  };
+  EXPECT_EQ(dump.FindingOf(*dump.Other(SimdKernels(), config, reorder)), "rope_permute_gqa");
+}
+
 // Transformer-Clinic#27: a residual behind the norm is right for a model that is so.
 TEST(FalseAlarm, ResidualBehindTheNormIsRightForPostNorm) {
   const GoldenDump dump("gpt2-learned");
-  const TensorSet pre = dump.Set(PlainGpt2(dump, /*post=*/false).logits);
+  const TensorSet pre = dump.Set(PlainGpt2(dump, "").logits);
   EXPECT_EQ(Finding(dump.Diagnose(pre)), "correct");
-  const TensorSet post = dump.Set(PlainGpt2(dump, /*post=*/true).logits);
+  const TensorSet post = dump.Set(PlainGpt2(dump, "norm_after_branch").logits);
   EXPECT_EQ(Finding(dump.Diagnose(post)), "norm_after_branch");
   EXPECT_EQ(Finding(dump.Diagnose(Stated(post, {{"norm_position", "post"}}))), "correct");
 }

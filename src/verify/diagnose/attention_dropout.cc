@@ -332,6 +332,7 @@ class Solver {
   }
 
   bool DecidePiece(double gain, double near, SubsetSearch* search, Piece* piece) const {
+    if (!std::isfinite(Square(piece->target))) return false;
     Numbers target = piece->Sum(piece->weak);
     for (size_t c = 0; c < target.size(); ++c) target[c] = piece->target[c] / gain - target[c];
     const double size = std::max(mean_, std::sqrt(Square(piece->target)));

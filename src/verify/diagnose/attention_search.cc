@@ -209,6 +209,7 @@ class Conventions {
     facts.layout_stated = Is("qkv_layout");
     facts.linear_stated = dump_.linear_stated;
     facts.pairing_stated = Is("rope_pairing");
+    facts.half = dump_.coarsest == DType::kF16;
     facts.biases = Biases();
     facts.square = Square();
     return facts;

@@ -8,6 +8,7 @@
 
 #include "nn/rope.h"
 #include "verify/diagnose/attention_replay.h"
+#include "verify/diagnose/product.h"
 
 namespace heed {
 namespace {
@@ -32,15 +33,10 @@ Numbers Product(const Numbers& x, const Numbers& weight, const Numbers& bias, in
                 int64_t out) {
   const auto rows = static_cast<int64_t>(x.size()) / in;
   Numbers y(rows * out);
-  for (int64_t r = 0; r < rows; ++r) {
-    double* to = &y[r * out];
-    if (!bias.empty()) std::copy_n(bias.begin(), out, to);
-    for (int64_t i = 0; i < in; ++i) {
-      const double factor = x[r * in + i];
-      const double* row = &weight[i * out];
-      for (int64_t j = 0; j < out; ++j) to[j] += factor * row[j];
-    }
+  for (int64_t r = 0; r < rows && !bias.empty(); ++r) {
+    std::copy_n(bias.begin(), out, &y[r * out]);
   }
+  AddProduct(x, weight, /*b_turned=*/false, rows, out, in, &y);
   return y;
 }
 
