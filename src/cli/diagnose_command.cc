@@ -19,7 +19,7 @@ namespace {
 
 // The settings of the kinds besides attention. Texts, for only what is given counts.
 struct OtherSettings {
-  std::string kind, model, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
+  std::string kind, model, norm_position, embedding_multiplier, logit_scale, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
       learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
 
   template <class Self, class Visitor>
@@ -27,6 +27,11 @@ struct OtherSettings {
     visit("kind", self.kind,
           "attention (default), layernorm, rmsnorm, mlp, model, loss, sampler or optimizer");
     visit("model", self.model, "model: the folder of the model whose logits were saved");
+    visit("norm_position", self.norm_position,
+          "model: pre when not given, or post, the norm behind the sum");
+    visit("embedding_multiplier", self.embedding_multiplier,
+          "model: factor of the token's embedding, 1 when not given");
+    visit("logit_scale", self.logit_scale, "model: factor of the logits, 1 when not given");
     visit("norm_eps", self.norm_eps, "layernorm, rmsnorm: added to the variance");
     visit("mlp", self.mlp, "mlp: gelu or swiglu");
     visit("temperature", self.temperature, "sampler");
@@ -313,7 +318,10 @@ Result<Verdict> RunDiagnose(Session& session, const DiagnoseRequest& request) {
                       "one .safetensors or .npz file");
   }
   const std::string& path = request.files[0];
-  const SettingTexts given = GivenSettings(session, request);
+  SettingTexts given = GivenSettings(session, request);
+  if (session.options.Given("dropout")) {
+    given["dropout"] = fmt::format("{}", request.live.dropout);
+  }
   HEED_ASSIGN(const TensorFile file, TensorFile::Open(path));
   HEED_ASSIGN(const DumpKind* kind, KindOf(file, path, given));
   HEED_ASSIGN(const Diagnosis diagnosis, kind->diagnose(file, path, given));

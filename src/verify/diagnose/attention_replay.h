@@ -71,6 +71,8 @@ class AttentionReplay {
   Sizes SizesOf(const AttentionRecipe& recipe) const;
   bool Visible(const AttentionRecipe& recipe, int64_t i, int64_t j, int64_t past, int64_t S) const;
 
+  int64_t KeysBefore(const AttentionRecipe& recipe) const;
+
   std::shared_ptr<const Heads> Projected(const AttentionRecipe& recipe);
   std::shared_ptr<const Heads> Rotated(const AttentionRecipe& recipe);
   std::shared_ptr<const Joined> WithPast(const AttentionRecipe& recipe);
