@@ -197,8 +197,9 @@ std::string DiagnosisText(const Diagnosis& diagnosis, size_t width) {
   if (!conventions.empty()) {
     text += Labelled("found by trying", fmt::format("{}", fmt::join(conventions, ", ")), width);
   }
-  for (const std::string& sentence : diagnosis.seen)
+  for (const std::string& sentence : diagnosis.seen) {
     text += Labelled("seen", Printable(sentence), width);
+  }
   if (!diagnosis.ask_for.empty()) {
     text +=
         Labelled("would tell more", fmt::format("{}", fmt::join(diagnosis.ask_for, ", ")), width);
@@ -208,8 +209,9 @@ std::string DiagnosisText(const Diagnosis& diagnosis, size_t width) {
     for (const std::string& id : explanation.faults) {
       if (std::find(shown.begin(), shown.end(), id) != shown.end()) continue;
       shown.push_back(id);
-      if (const Result<const FaultKind*> fault = FindFault(id))
+      if (const Result<const FaultKind*> fault = FindFault(id)) {
         text += "\n" + FaultText(**fault, width);
+      }
     }
   }
   return text;

@@ -142,7 +142,8 @@ Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns,
       script += "\n";
     }
     const double left = kGap + label_points + static_cast<double>(i % columns) * side;
-    const double top = 2.0 * kTitle + static_cast<double>(i / columns) * (side + kTitle);
+    const int64_t row = i / columns;
+    const double top = 2.0 * kTitle + static_cast<double>(row) * (side + kTitle);
     script += fmt::format(
         "EOD\nset lmargin at screen {:.6f}\nset rmargin at screen {:.6f}\n"
         "set tmargin at screen {:.6f}\nset bmargin at screen {:.6f}\n"
