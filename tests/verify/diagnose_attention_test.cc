@@ -110,7 +110,8 @@ TEST(DiagnoseAttention, NamesFaultsOfThePartialRotation) {
 
 TEST(DiagnoseAttention, NamesFaultsOfTheWindow) {
   PlantedCase sizes{.B = 2, .T = 9, .H = 6, .Hkv = 3, .D = 8, .C = 26, .window = 3, .seed = 23};
-  for (const char* fault : {"window_off_by_one", "window_sign"}) ExpectNamed(sizes, fault);
+  for (const char* fault : {"window_off_by_one", "window_sign", "window_value"})
+    ExpectNamed(sizes, fault);
 }
 
 TEST(DiagnoseAttention, NamesFaultsBehindACache) {
