@@ -223,6 +223,17 @@ TEST(DiagnoseAttention, NamesAMaskThatOverflowsFloat16) {
   EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("mask_fp16_overflow"));
 }
 
+// A single visible key looks like a mean over two of which dropout lost one.
+TEST(DiagnoseAttention, ARowOfNanIsNoDropout) {
+  for (const uint64_t seed : {43, 44, 45, 46, 47}) {
+    const PlantedCase sizes{.B = 3, .T = 7, .H = 6, .Hkv = 2, .D = 8, .C = 34, .seed = seed};
+    const std::set<std::string> both = {"mask_diagonal_excluded", "rope_k_sign_only"};
+    const Diagnosis diagnosis = Diagnose(PlantedAttention(sizes, both, AsFloat).Dump());
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+    EXPECT_THAT(diagnosis.explanations[0].faults, testing::ElementsAreArray(both));
+  }
+}
+
 // Each would be named alone by what the other leaves of the numbers, but for the rows behind.
 TEST(DiagnoseAttention, AFaultOfLaterRowsIsNamedBesideDropout) {
   for (const uint64_t seed : {39, 40, 41}) {
