@@ -473,6 +473,20 @@ TEST(DiagnoseAttention, DoesNotNameWhatItDoesNotKnow) {
   EXPECT_THAT(diagnosis.first_difference->index[1], 3);
 }
 
+// Nothing in y tells how it should have been made.
+TEST(DiagnoseAttention, StatesNoConventionThatNothingDecides) {
+  PlantedCase sizes = Cases()[0];
+  TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+  set["y"] = set["x"];
+  for (const char* name :
+       {"position", "rope_theta", "rope_pairing", "rope_first_position", "rotary_dim"}) {
+    set.settings.erase(name);
+  }
+  const Diagnosis diagnosis = Diagnose(set);
+  EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kUnexplained);
+  EXPECT_THAT(diagnosis.conventions, ElementsAre(testing::Pair("layout", "Linear")));
+}
+
 // Ten faults that nobody told us of, and the rows that they leave right.
 TEST(DiagnoseAttention, OddFaultsStayWithoutAName) {
   const std::vector<int64_t> all_but_last = {0, 1, 2, 3, 4, 5};
