@@ -19,8 +19,9 @@ namespace {
 
 // The settings of the kinds besides attention. Texts, for only what is given counts.
 struct OtherSettings {
-  std::string kind, model, norm_position, embedding_multiplier, logit_scale, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
-      learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
+  std::string kind, model, norm_position, embedding_multiplier, logit_scale, norm_eps, mlp,
+      temperature, top_k, top_p, min_p, repetition_penalty, learning_rate, beta1, beta2, eps,
+      weight_decay, step, grad_clip;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {

@@ -176,7 +176,7 @@ class PlantedAttention {
     if (Has("mask_shifted_by_one")) return j <= at + 1;
     if (Has("causal_align_top_left")) return j <= i;
     if (Has("odd_every_third_key") && j % 3 == 2 && j != at) return false;
-    int64_t window = c_.window + Has("window_off_by_one");
+    int64_t window = c_.window + Has("window_off_by_one") + 3 * Has("window_value");
     if (c_.window == 0 || Has("window_sign")) window = 1 << 20;
     return j <= at && at - j < window;
   }

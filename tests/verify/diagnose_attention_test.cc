@@ -110,7 +110,8 @@ TEST(DiagnoseAttention, NamesFaultsOfThePartialRotation) {
 
 TEST(DiagnoseAttention, NamesFaultsOfTheWindow) {
   PlantedCase sizes{.B = 2, .T = 9, .H = 6, .Hkv = 3, .D = 8, .C = 26, .window = 3, .seed = 23};
-  for (const char* fault : {"window_off_by_one", "window_sign"}) ExpectNamed(sizes, fault);
+  for (const char* fault : {"window_off_by_one", "window_sign", "window_value"})
+    ExpectNamed(sizes, fault);
 }
 
 TEST(DiagnoseAttention, NamesFaultsBehindACache) {
@@ -220,6 +221,17 @@ TEST(DiagnoseAttention, NamesAMaskThatOverflowsFloat16) {
   const Diagnosis diagnosis = Diagnose(set);
   ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
   EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("mask_fp16_overflow"));
+}
+
+// A single visible key looks like a mean over two of which dropout lost one.
+TEST(DiagnoseAttention, ARowOfNanIsNoDropout) {
+  for (const uint64_t seed : {43, 44, 45, 46, 47}) {
+    const PlantedCase sizes{.B = 3, .T = 7, .H = 6, .Hkv = 2, .D = 8, .C = 34, .seed = seed};
+    const std::set<std::string> both = {"mask_diagonal_excluded", "rope_k_sign_only"};
+    const Diagnosis diagnosis = Diagnose(PlantedAttention(sizes, both, AsFloat).Dump());
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+    EXPECT_THAT(diagnosis.explanations[0].faults, testing::ElementsAreArray(both));
+  }
 }
 
 // Each would be named alone by what the other leaves of the numbers, but for the rows behind.
@@ -459,6 +471,20 @@ TEST(DiagnoseAttention, DoesNotNameWhatItDoesNotKnow) {
   EXPECT_TRUE(diagnosis.explanations.empty());
   EXPECT_THAT(diagnosis.equal_rows, ElementsAre(0, 1, 2));
   EXPECT_THAT(diagnosis.first_difference->index[1], 3);
+}
+
+// Nothing in y tells how it should have been made.
+TEST(DiagnoseAttention, StatesNoConventionThatNothingDecides) {
+  PlantedCase sizes = Cases()[0];
+  TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+  set["y"] = set["x"];
+  for (const char* name :
+       {"position", "rope_theta", "rope_pairing", "rope_first_position", "rotary_dim"}) {
+    set.settings.erase(name);
+  }
+  const Diagnosis diagnosis = Diagnose(set);
+  EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kUnexplained);
+  EXPECT_THAT(diagnosis.conventions, ElementsAre(testing::Pair("layout", "Linear")));
 }
 
 // Ten faults that nobody told us of, and the rows that they leave right.

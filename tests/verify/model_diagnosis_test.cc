@@ -158,13 +158,16 @@ TEST(ModelDiagnosisTest, OtherWeightsThanTheFoldersAreNamed) {
   EXPECT_EQ(finding(gpt2, scaled("ln_", 1, 0)), "correct");
   EXPECT_EQ(finding(gpt2, scaled("mlp.c_proj.bias", 0, 0)), "mlp_bias_missing");
   EXPECT_EQ(finding(gpt2, scaled("wpe", 0, 0)), "position_missing");
-  EXPECT_EQ(finding(gpt2,
-                    [](ParameterSet* p) {
-                      Parameter* wpe = p->Find("wpe.weight");
-                      const int64_t C = wpe->shape[1];
-                      std::copy(wpe->data + 2 * C, wpe->data + wpe->elements, wpe->data);
-                    }),
-            "position_offset_two");
+  for (const auto& [rows, fault] :
+       {std::pair(1, "position_offset_one"), std::pair(2, "position_offset_two")}) {
+    EXPECT_EQ(finding(gpt2,
+                      [rows = rows](ParameterSet* p) {
+                        Parameter* wpe = p->Find("wpe.weight");
+                        const int64_t C = wpe->shape[1];
+                        std::copy(wpe->data + rows * C, wpe->data + wpe->elements, wpe->data);
+                      }),
+              fault);
+  }
 }
 
 // A tied model whose head was left at other numbers: 51 positions know 32 channels.
@@ -345,7 +348,8 @@ TEST(ModelDiagnosisTest, FaultsOfBlocksAreNamed) {
   }
 }
 
-// Angles twice as large, as of positions that were to be divided by 2.
+// Angles four times as large, as of positions that were to be divided by 4. Twice would be
+// rope_twice as well.
 TEST(ModelDiagnosisTest, MissingScalingOfPositionsIsNamed) {
   Kernels kernels = SimdKernels();
   kernels.rope = [](const RopeArgs<>& args) {
@@ -356,13 +360,14 @@ TEST(ModelDiagnosisTest, MissingScalingOfPositionsIsNamed) {
     std::vector<float> cos(positions * args.half), sin(positions * args.half);
     for (int64_t i = 0; i < positions * args.half; ++i) {
       const double c = args.cos[i], s = args.sin[i];
-      cos[i] = float(c * c - s * s);
-      sin[i] = float(2 * s * c);
+      const double c2 = c * c - s * s, s2 = 2 * s * c;
+      cos[i] = float(c2 * c2 - s2 * s2);
+      sin[i] = float(2 * s2 * c2);
     }
-    RopeArgs<> twice = args;
-    twice.cos = cos.data();
-    twice.sin = sin.data();
-    SimdKernels().rope(twice);
+    RopeArgs<> stretched = args;
+    stretched.cos = cos.data();
+    stretched.sin = sin.data();
+    SimdKernels().rope(stretched);
   };
   for (const char* name : {"llama-gqa", "gpt2-rope-gqa"}) {
     const GoldenDump dump(name);

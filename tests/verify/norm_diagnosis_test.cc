@@ -108,6 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair("norm_eps_value", Plant([](PlainNorm* n) { n->eps = 1e-3; })),
         std::pair("norm_eps_value", Plant([](PlainNorm* n) { n->eps = 1e-6; })),
         std::pair("norm_gain_plus_one", Plant([](PlainNorm* n) { n->gain_offset = 1; })),
+        std::pair("norm_kind", Plant([](PlainNorm* n) { n->centre = !n->centre; })),
         std::pair("norm_gain_missing", Plant([](PlainNorm* n) { n->with_gain = false; })),
         std::pair("norm_bias_missing", Plant([](PlainNorm* n) { n->with_bias = false; })),
         std::pair("norm_cast_order", Plant([](PlainNorm* n) {

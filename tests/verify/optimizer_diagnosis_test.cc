@@ -57,23 +57,27 @@ struct OptimizerDump {
     if (fault == "accumulation_not_averaged") scale *= 4;
     const bool fresh = fault == "resume_partial";
     const double at = fresh ? 1 : double(step), rate = fault == "schedule_zero_start" ? 0 : kRate;
+    const bool swapped = fault == "adam_betas_swapped";
+    const double beta1 = swapped ? kBeta2 : kBeta1, beta2 = swapped ? kBeta1 : kBeta2;
+    const double pull = fault == "decay_without_rate" ? kDecay : rate * kDecay;
+    const double sign = fault == "gradient_sign" ? -1 : 1;
     Numbers after;
     for (size_t i = 0; i < t.p.size(); ++i) {
-      const bool decays = t.shape.size() == 2 || fault == "decay_on_norms";
+      const bool decays =
+          (t.shape.size() == 2 || fault == "decay_on_norms") && fault != "decay_missing";
       const double pulled = fault == "decay_coupled" && decays ? kDecay * t.p[i] : 0;
       const double g = t.g[i] * scale + pulled;
-      const double m = kBeta1 * (fresh ? 0 : t.m[i]) + (1 - kBeta1) * g;
-      const double v = kBeta2 * (fresh || fault == "v lost" ? 0 : t.v[i]) + (1 - kBeta2) * g * g;
+      const double m = beta1 * (fresh ? 0 : t.m[i]) + (1 - beta1) * g;
+      const double v = beta2 * (fresh || fault == "v lost" ? 0 : t.v[i]) + (1 - beta2) * g * g;
       const bool raw = fault == "adam_bias_correction";
-      const double hat_m = raw ? m : m / (1 - std::pow(kBeta1, at));
-      const double hat_v = raw ? v : v / (1 - std::pow(kBeta2, at));
+      const double hat_m = raw ? m : m / (1 - std::pow(beta1, at));
+      const double hat_v = raw ? v : v / (1 - std::pow(beta2, at));
       const double divisor = fault == "adam_eps_place" ? std::sqrt(hat_v + kEps)
                              : fault == "eps first"
-                                 ? std::sqrt(hat_v + kEps / (1 - std::pow(kBeta2, at)))
+                                 ? std::sqrt(hat_v + kEps / (1 - std::pow(beta2, at)))
                                  : std::sqrt(hat_v) + kEps;
-      const double kept =
-          decays && fault != "decay_coupled" ? t.p[i] * (1 - rate * kDecay) : t.p[i];
-      after.push_back(kept - rate * hat_m / divisor);
+      const double kept = decays && fault != "decay_coupled" ? t.p[i] * (1 - pull) : t.p[i];
+      after.push_back(kept - sign * rate * hat_m / divisor);
     }
     return after;
   }
@@ -120,6 +124,10 @@ TEST(OptimizerDiagnosisTest, EveryFaultIsNamedAlone) {
       {"adam_eps_place", 1e-6, 1, 0},
       {"decay_on_norms", 0.05, 3, 0},
       {"decay_coupled", 0.05, 2, 0},
+      {"decay_missing", 0.05, 3, 0},
+      {"decay_without_rate", 0.05, 3, 0},
+      {"adam_betas_swapped", 0.05, 3, 0},
+      {"gradient_sign", 0.05, 3, 0},
       {"clip_misplaced", 0.05, 4, 0.2},
       {"accumulation_not_averaged", 0.05, 4, 0},
       {"schedule_zero_start", 0.05, 1, 0},

@@ -36,7 +36,8 @@ Numbers Sample(const Settings& s, Numbers z, const Numbers& previous, const std:
   const size_t V = z.size();
   std::vector<bool> seen(V);
   for (const double token : previous) {
-    if (seen[size_t(token)] || s.penalty == 1) continue;
+    const bool again = seen[size_t(token)] && fault != "repetition_penalty_per_occurrence";
+    if (again || s.penalty == 1 || fault == "repetition_penalty_ignored") continue;
     seen[size_t(token)] = true;
     double& x = z[size_t(token)];
     x = x > 0 || fault == "repetition_penalty_sign" ? x / s.penalty : x * s.penalty;
@@ -44,7 +45,10 @@ Numbers Sample(const Settings& s, Numbers z, const Numbers& previous, const std:
   if (fault == "temperature_zero") return Numbers(V, std::nan(""));
   if (fault == "temperature_on_probabilities") z = Softmax(z);
   for (double& x : z) {
-    x /= fault == "temperature_twice" ? s.temperature * s.temperature : s.temperature;
+    x /= fault == "temperature_twice"      ? s.temperature * s.temperature
+         : fault == "temperature_ignored"  ? 1
+         : fault == "temperature_inverted" ? 1 / s.temperature
+                                           : s.temperature;
   }
   if (s.top_k > 0) {
     Numbers sorted = z;
@@ -58,7 +62,7 @@ Numbers Sample(const Settings& s, Numbers z, const Numbers& previous, const std:
   const bool rising = fault == "top_p_ascending";
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return rising ? p[a] < p[b] : p[a] > p[b]; });
-  if (s.top_p < 1) {
+  if (s.top_p < 1 && fault != "filter_ignored") {
     double sum = 0, kept = 0;
     for (size_t i = 0; i < V; ++i) {
       double& x = p[order[i]];
@@ -69,7 +73,7 @@ Numbers Sample(const Settings& s, Numbers z, const Numbers& previous, const std:
       if (dropped && i > 0) x = 0;
       kept += x;
     }
-    for (double& x : p) x /= kept;
+    for (double& x : p) x /= fault == "probabilities_not_renormalised" ? 1 : kept;
   }
   if (s.top_p == 1 && fault == "top_p_one_is_greedy") {
     p.assign(V, 0);
@@ -121,6 +125,12 @@ TEST(SamplerDiagnosisTest, EveryFaultIsNamedAlone) {
       {"top_p_one_is_greedy", {.temperature = 0.8}},
       {"sort_not_undone", {.temperature = 0.7, .top_p = 0.9}},
       {"repetition_penalty_sign", {.temperature = 0.8, .penalty = 1.4}},
+      {"repetition_penalty_ignored", {.temperature = 0.8, .penalty = 1.4}},
+      {"repetition_penalty_per_occurrence", {.temperature = 0.8, .penalty = 1.4}},
+      {"temperature_ignored", {.temperature = 0.7}},
+      {"temperature_inverted", {.temperature = 0.7}},
+      {"filter_ignored", {.temperature = 0.9, .top_p = 0.6}},
+      {"probabilities_not_renormalised", {.temperature = 0.9, .top_p = 0.6}},
   };
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (uint32_t seed = 1; seed <= 3; ++seed) {

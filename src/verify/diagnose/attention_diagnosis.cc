@@ -136,6 +136,10 @@ class Diagnostician {
     diagnosis_.conventions = texts;
     for (const auto& [name, text] : texts) {
       for (const AttentionConvention& other : all) {
+        // Where nothing reproduces theirs, the nearest of several decides nothing.
+        const auto same = other.texts.find(name);
+        const bool open = same == other.texts.end() || same->second != text;
+        if (open && diagnosis_.explanations.empty()) diagnosis_.conventions.erase(name);
         if (!DiffersOnlyIn(other.texts, texts, name)) continue;
         AttentionRecipe recipe = other.right;
         for (const Change& change : chosen_->changes) change(&recipe);

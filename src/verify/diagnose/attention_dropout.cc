@@ -206,8 +206,11 @@ class Solver {
     }
     double size = 0, pieces = 0;
     for (const Row& row : rows_) {
-      for (const Piece& piece : row) size += Square(piece.target);
-      pieces += static_cast<double>(row.size());
+      for (const Piece& piece : row) {
+        const double square = Square(piece.target);
+        size += std::isfinite(square) ? square : 0;
+        ++pieces;
+      }
     }
     mean_ = std::sqrt(size / std::max(pieces, 1.0));
     for (Row& row : rows_) {
@@ -246,9 +249,10 @@ class Solver {
       const bool whole = last_.stage == Stage::kY;
       for (int64_t h = 0; h < (whole ? 1 : H); ++h) {
         Piece piece = whole ? RowOf(b, t) : HeadOf(b, h, t);
-        const bool told =
-            std::ranges::all_of(piece.target, [](double x) { return !std::isnan(x); });
-        if (told) pieces.push_back(std::move(piece));
+        const auto is_number = [](double x) { return std::isfinite(x); };
+        const bool theirs = std::ranges::all_of(piece.target, is_number);
+        const bool ours = std::ranges::all_of(piece.columns, is_number);
+        if (theirs || ours) pieces.push_back(std::move(piece));
       }
     }
     return pieces;

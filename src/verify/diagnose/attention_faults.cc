@@ -597,9 +597,12 @@ Variants PrefixMisaligned(const AttentionFacts& f) {
   Variants variants;
   constexpr int64_t kMost = 8;
   for (int64_t count = 1; count < std::min(f.P, kMost); ++count) {
-    variants.push_back(
-        One([count](Recipe* r) { r->cache.skipped = count; },
-            fmt::format("the last {} of {} cached rows are never seen", count, f.P)));
+    variants.push_back(One(
+        [count](Recipe* r) {
+          r->cache.cache = CacheChoice::kEndSkipped;
+          r->cache.skipped = count;
+        },
+        fmt::format("the last {} of {} cached rows are never seen", count, f.P)));
   }
   return variants;
 }

@@ -73,7 +73,8 @@ enum class CacheChoice : uint8_t {
   kBatchRolledBack,
   kBf16ReadAsF16,
   kF16ReadAsBf16,
-  kSwapped,  // past_k for past_v
+  kSwapped,     // past_k for past_v
+  kEndSkipped,  // the last `skipped` rows are never seen
 };
 
 enum class HeadMap : uint8_t {
@@ -87,7 +88,7 @@ enum class HeadMap : uint8_t {
 
 struct CacheStage {
   CacheChoice cache = CacheChoice::kRead;
-  int64_t skipped = 0;  // so many of the last cached rows are never seen
+  int64_t skipped = 0;
   HeadMap heads = HeadMap::kGrouped;
   bool operator==(const CacheStage&) const = default;
 };

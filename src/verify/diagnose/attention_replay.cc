@@ -378,10 +378,10 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
     const auto [B, T, P] = SizesOf(recipe);
     const CacheStage& choice = recipe.cache;
     const auto heads = Rotated(recipe);
-    const bool hole =
-        choice.cache == CacheChoice::kHole || choice.cache == CacheChoice::kHoleLastLost;
     const int64_t new_rows = choice.cache == CacheChoice::kHoleLastLost ? T - 1 : T;
-    const int64_t past_rows = choice.cache == CacheChoice::kNotRead ? 0 : P + hole - choice.skipped;
+    // A hole that costs the last new row lies among the rows before it for reading alone.
+    const int64_t past_rows =
+        KeysBefore(recipe) + (choice.cache == CacheChoice::kHoleLastLost ? 1 : 0);
     // A faulty source may bring as many heads as the queries have.
     const int64_t count = static_cast<int64_t>(heads->k.size()) / (B * T * D_);
     Joined joined{.heads = count, .S = past_rows + new_rows};
@@ -507,8 +507,10 @@ int64_t AttentionReplay::KeysBefore(const AttentionRecipe& recipe) const {
       return 0;
     case CacheChoice::kHole:
       return P + 1;
-    default:
+    case CacheChoice::kEndSkipped:
       return P - recipe.cache.skipped;
+    default:
+      return P;
   }
 }
 

@@ -350,6 +350,8 @@ double AttentionSearch::ResidualOf(const AttentionRecipe& recipe, const TheirTen
   const auto ours = replay_.Tensor(recipe, tensor.stage);
   double residual = Residual(tensor.values, *ours);
   if (tensor.stage != Stage::kScores || !(residual > 0)) return residual;
+  // A constant that swamps the scores leaves none that could be saved behind the mask.
+  if (recipe.mask.hidden == HiddenAs::kSwamped) return residual;
   // Scores may have been saved behind the mask.
   return std::min(residual, Residual(tensor.values, replay_.MaskedScores(recipe)));
 }
