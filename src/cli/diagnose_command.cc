@@ -19,17 +19,20 @@ namespace {
 
 constexpr size_t kWidth = 100;
 
-// The settings of the kinds besides attention. Texts, for only what is given counts.
+// Settings that heed attention does not know. Texts, for only what is given counts.
 struct OtherSettings {
-  std::string kind, model, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
-      learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
+  std::string kind, alibi, qk_norm, model, norm_eps, mlp, temperature, top_k, top_p, min_p,
+      repetition_penalty, learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("kind", self.kind,
           "attention (default), layernorm, rmsnorm, mlp, model, loss, sampler or optimizer");
+    visit("alibi", self.alibi, "attention: true where scores have slopes (ALiBi)");
+    visit("qk_norm", self.qk_norm,
+          "attention: RMS norm of q and k, none, before_rope or after_rope");
     visit("model", self.model, "model: the folder of the model whose logits were saved");
-    visit("norm_eps", self.norm_eps, "layernorm, rmsnorm: added to the variance");
+    visit("norm_eps", self.norm_eps, "layernorm, rmsnorm, qk_norm: added to the variance");
     visit("mlp", self.mlp, "mlp: gelu or swiglu");
     visit("temperature", self.temperature, "sampler");
     visit("top_k", self.top_k, "sampler");
@@ -277,10 +280,15 @@ Result<Verdict> RunLive(Session& session, const DiagnoseRequest& request) {
     return BadRequest("--run", "'" + request.files[0] + "' beside it", "--run alone");
   }
   SettingTexts given = GivenSettings(session, request);
+  std::string other;
   OtherSettings::Fields(request.other,
                         [&](std::string_view name, const std::string&, std::string_view) {
-                          if (name != "kind") given.erase(std::string(name));
+                          if (name != "kind" && given.contains(std::string(name))) other = name;
                         });
+  if (!other.empty()) {
+    return BadRequest("--run", other + " beside it", "settings of plain attention",
+                      "save a DUMP for what is not");
+  }
   if (const auto kind = given.find("kind"); kind != given.end() && kind->second != "attention") {
     return BadRequest("--kind", "'" + kind->second + "' with --run", "attention");
   }

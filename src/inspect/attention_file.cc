@@ -362,22 +362,9 @@ class CaseReader {
     return Require(prefix_ + word);
   }
 
-  // The tensor called `word`, with the queries' prefix or else any; or null.
-  // Error: several prefixes.
+  // With the queries' prefix or else any.
   Result<const TensorEntry*> FindWeight(const std::string& word) const {
-    for (const std::string& name : {prefix_ + word, word}) {
-      if (const TensorEntry* entry = file_.Find(name)) return entry;
-    }
-    const TensorEntry* found = nullptr;
-    for (const TensorEntry& entry : file_.tensors()) {
-      if (!EndsInWord(entry.name, word) || IsResult(entry.name)) continue;
-      if (found != nullptr) {
-        return Fail(ErrorKind::kFormat, where_, Quoted(found->name) + " and " + Quoted(entry.name),
-                    "one tensor whose name ends in " + word, "save one layer alone");
-      }
-      found = &entry;
-    }
-    return found;
+    return heed::FindWeight(file_, where_, prefix_, word);
   }
 
   // Suggests only names that mean nothing here: a missing k_proj is no mistyped q_proj.
@@ -425,6 +412,23 @@ Result<AttentionCase> ReadAttentionCase(const TensorFile& file, const std::strin
                                         const SettingTexts& given, WeightLayouts layouts) {
   HEED_ASSIGN(AttentionSettings settings, ParseAttentionSettings(file.settings(), given, where));
   return CaseReader(file, where, std::move(settings), layouts).Read();
+}
+
+Result<const TensorEntry*> FindWeight(const TensorFile& file, const std::string& where,
+                                      const std::string& prefix, const std::string& word) {
+  for (const std::string& name : {prefix + word, word}) {
+    if (const TensorEntry* entry = file.Find(name)) return entry;
+  }
+  const TensorEntry* found = nullptr;
+  for (const TensorEntry& entry : file.tensors()) {
+    if (!EndsInWord(entry.name, word) || IsResult(entry.name)) continue;
+    if (found != nullptr) {
+      return Fail(ErrorKind::kFormat, where, Quoted(found->name) + " and " + Quoted(entry.name),
+                  "one tensor whose name ends in " + word, "save one layer alone");
+    }
+    found = &entry;
+  }
+  return found;
 }
 
 Status WriteTrace(const std::string& path, const AttentionCase& attention,

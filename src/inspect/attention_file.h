@@ -30,6 +30,11 @@ Result<AttentionCase> ReadAttentionCase(const TensorFile& file, const std::strin
                                         const SettingTexts& given = {},
                                         WeightLayouts layouts = WeightLayouts::kLinear);
 
+// The tensor called `word`, with `prefix` before it or any that ends in '.', '/' or '_'; or null.
+// Error (kFormat): several prefixes.
+Result<const TensorEntry*> FindWeight(const TensorFile& file, const std::string& where,
+                                      const std::string& prefix, const std::string& word);
+
 // Writes safetensors of the case's dtype with its settings as metadata. Errors: WriteSafetensors'.
 Status WriteTrace(const std::string& path, const AttentionCase& attention,
                   const std::vector<TracedTensor>& traced, bool overwrite);

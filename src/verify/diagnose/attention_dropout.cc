@@ -282,7 +282,7 @@ std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const Atte
     const double gain = DropAlike(pattern->values, &ours);
     const double residual = Residual(pattern->values, ours);
     if (gain < kLeastGain || residual > floor) return std::nullopt;
-    AttentionReplay with_theirs(dump.attention);
+    AttentionReplay with_theirs(dump.attention, dump.context);
     with_theirs.AssumePattern(recipe, std::move(ours));
     const double behind = Residual(last.values, *with_theirs.Tensor(recipe, last.stage));
     if (behind > floor) return std::nullopt;

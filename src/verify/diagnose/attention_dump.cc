@@ -140,9 +140,13 @@ Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::strin
   // A rotation that was not stated may be tried, of the whole head.
   AttentionSettings& settings = dump.attention.settings;
   if (settings.rotary_dim == 0) settings.rotary_dim = settings.head_dim / 2 * 2;
+  HEED_ASSIGN(dump.context, ReadAttentionContext(file, where, given, dump.attention));
   HEED_ASSIGN(std::vector<DType> types, CheckInputs(file, where, dump.attention));
   HEED_ASSIGN(dump.theirs, ReadAttentionResults(file, where, dump.attention));
-  for (const TheirTensor& tensor : dump.theirs) types.push_back(tensor.stored);
+  for (TheirTensor& tensor : dump.theirs) {
+    BlankPadding(dump.attention, dump.context, tensor.stage, &tensor.values);
+    types.push_back(tensor.stored);
+  }
   dump.output = dump.theirs.back().dtype;
   types.push_back(dump.output);
   dump.coarsest = CoarsestOf(types);

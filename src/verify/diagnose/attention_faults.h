@@ -28,6 +28,13 @@ struct AttentionFacts {
   bool linear_stated = false;  // weights are known to be [out, in]
   bool pairing_stated = false;
   uint8_t biases = 0, square = 0;  // Projections
+  bool padded = false, packed = false;
+  bool rows_differ = false;  // in padding or documents
+  bool positions_given = false;
+  AlibiChoice alibi = AlibiChoice::kNone;
+  HeadNormChoice norm;
+  bool norm_stated = false;  // where it stands
+  bool gains = false;        // the norm has a weight
 };
 
 using Change = std::function<void(AttentionRecipe*)>;

@@ -25,7 +25,9 @@ constexpr int kCell = 12, kGap = 24, kTop = 18, kShades = 8;
 struct Example {
   AttentionDump dump;
 
-  explicit Example(const std::function<void(Probe*)>& change, int64_t past = 0) {
+  // `context`: of what B, T and the case's settings say.
+  explicit Example(const std::function<void(Probe*)>& change, int64_t past = 0,
+                   AttentionContext context = {}) {
     AttentionSettings settings{
         .n_head = 4, .n_kv_head = 2, .head_dim = 8, .position = Position::kRope, .rotary_dim = 8};
     Probe probe{.shape = {settings, 20, true, false}, .B = 2, .T = past + kT};
@@ -33,6 +35,7 @@ struct Example {
     dump.attention = MakeCase(probe);
     dump.stated = {"position", "rope_pairing", "rope_first_position", "qkv_layout"};
     dump.linear_stated = true;
+    dump.context = std::move(context);
     if (past > 0) PutInCache(past);
   }
 
@@ -77,6 +80,31 @@ std::vector<Example> Examples() {
   examples.emplace_back([](Probe* p) { p->gain = 16; });
   examples.emplace_back([](Probe*) {}, 3);
   examples.emplace_back([](Probe* p) { p->shape.settings.rope_first_position = 4; }, 3);
+  examples.emplace_back([](Probe*) {}, 7);
+  const auto no_rope = [](Probe* p) {
+    p->shape.settings.position = Position::kNone;
+    p->shape.settings.n_head = 6;
+  };
+  AttentionContext context;
+  context.attention_mask = {0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  examples.emplace_back([](Probe*) {}, 0, context);
+  context.attention_mask = {0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  context.position_ids = {1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6, 7};
+  examples.emplace_back([](Probe*) {}, 3, context);
+  context = {};
+  context.document_ids = {0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1};
+  examples.emplace_back([](Probe*) {}, 0, context);
+  context = {};
+  context.alibi = true;
+  examples.emplace_back(no_rope, 0, context);
+  context = {};
+  context.qk_norm = NormPlace::kBeforeRotation;
+  for (HeadGain* gain : {&context.q_norm, &context.k_norm}) {
+    for (int i = 0; i < (gain == &context.q_norm ? 32 : 16); ++i) {
+      gain->values.push_back(0.4 + 0.3 * (i % 8));
+    }
+  }
+  examples.emplace_back([](Probe*) {}, 0, context);
   return examples;
 }
 
