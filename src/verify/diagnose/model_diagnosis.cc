@@ -196,11 +196,11 @@ class CaseReader {
   Status Read() {
     HEED_TRY(ReadTokens());
     HEED_TRY(ReadMask());
-    if (!case_.padded) HEED_TRY(ReadTaps());
+    HEED_TRY(ReadTaps());
     const ModelInput& in = case_.input;
     HEED_ASSIGN(Observed logits, dump_.Floats("logits", {in.B, in.T, config_.vocab_size},
                                               "[B, T, vocab_size]", /*any=*/true));
-    ClearPadding(&logits);
+    ClearPadding(&logits, /*blocks=*/1, /*keys=*/false);
     case_.theirs.push_back(std::move(logits));
     return ReadDecode();
   }
@@ -242,13 +242,19 @@ class CaseReader {
     return {};
   }
 
-  // Nobody cares what a model says at padding.
-  void ClearPadding(Observed* logits) const {
+  // Nobody cares what a model says at padding: rows of [B, blocks, T, ..], and of a pattern its
+  // keys.
+  void ClearPadding(Observed* tensor, int64_t blocks, bool keys) const {
     const ModelInput& in = case_.input;
-    for (int64_t r = 0; r < in.B * in.T; ++r) {
-      const int64_t b = r / in.T, t = r % in.T;
-      if (t >= in.first[b] && t < in.first[b] + in.count[b]) continue;
-      std::fill_n(logits->values.begin() + r * config_.vocab_size, config_.vocab_size, 0.0);
+    const auto size = static_cast<int64_t>(tensor->values.size());
+    const int64_t width = size / (in.B * blocks * in.T);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t b = i / (blocks * in.T * width);
+      const auto is_token = [&](int64_t t) {
+        return t >= in.first[b] && t < in.first[b] + in.count[b];
+      };
+      if (is_token(i / width % in.T) && (!keys || is_token(i % width))) continue;
+      tensor->values[i] = 0;
     }
   }
 
@@ -269,6 +275,8 @@ class CaseReader {
       if (tap.shape != shape && tap.shape != joined) {
         return dump_.ShapeError(name, ShapeText(shape));
       }
+      const bool keys = std::string_view(place.kind) == "pattern";
+      ClearPadding(&tap, keys ? config_.n_head : 1, keys);
       case_.input.taps.push_back(place.Name());
       case_.theirs.push_back(std::move(tap));
     }
@@ -329,6 +337,11 @@ class Deviations {
     Add(
         "left_pad_positions", "pad positions", [](ModelRecipe* r) { r->positions_from_pad = true; },
         kTable);
+    if (case_.padded && case_.input.n_decode > 0) {
+      Add(
+          "left_pad_positions", "pad positions", [](ModelRecipe* r) { r->decode_from_pad = true; },
+          "", "behind the cache alone");
+    }
     Add(
         "padding_not_masked", "pad mask", [](ModelRecipe* r) { r->pads_hidden = false; }, kPadded);
   }
@@ -661,6 +674,18 @@ Result<Diagnosis> DiagnoseModel(const TensorFile& file, const std::string& where
     TryAnyHead(&model, c, replayer.floor, &diagnosis);
   }
   return diagnosis;
+}
+
+std::optional<FaultView> ViewModelFault(Gpt* model, ModelInput input, const std::string& id) {
+  ModelCase c;
+  c.input = std::move(input);
+  c.theirs = {{"logits", {c.input.B, c.input.T, model->config().vocab_size}}};
+  ModelReplay replay(model, c.input);
+  Replayer<ModelRecipe> replayer;
+  replayer.theirs = c.theirs;
+  replayer.replay = [&replay](const ModelRecipe& recipe) { return replay.Run(recipe); };
+  replayer.deviations = Deviations(model->config(), c).List();
+  return ViewOf(replayer, RightRecipe(model->config()), id);
 }
 
 std::span<const FaultKind> ModelFaults() { return kFaults; }
