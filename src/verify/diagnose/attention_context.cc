@@ -42,9 +42,10 @@ class ContextReader {
     HEED_TRY(TakeGain("k_norm", settings.n_kv_head, &context_.k_norm));
     if (context_.q_norm.values.empty() != context_.k_norm.values.empty()) {
       const bool q = context_.q_norm.values.empty();
-      return RequireEntry(dump_.file().tensors(), q ? "q_norm.weight" : "k_norm.weight",
-                          dump_.where())
-          .map([](auto) { return AttentionContext(); });
+      return Fail(
+          ErrorKind::kFormat, dump_.where(),
+          "no tensor " + Quoted(q ? "q_norm.weight" : "k_norm.weight"),
+          "the gains of both norms, as " + Quoted((q ? context_.k_norm : context_.q_norm).name));
     }
     HEED_TRY(TakeSettings());
     if (context_.alibi && settings.position == Position::kRope) {

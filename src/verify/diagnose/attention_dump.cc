@@ -82,7 +82,16 @@ class ResultReader {
       HEED_TRY(y->shape == q ? TakeAs("y", Stage::kZ, "", q)
                              : TakeAs("y", Stage::kMerged, "[B, T, n_head*head_dim]", merged));
     }
-    if (theirs_.empty()) HEED_TRY(RequireEntry(file_.tensors(), "y", where_).map([](auto) {}));
+    if (theirs_.empty()) {
+      const std::vector<std::string> inputs = InputNames(a);
+      std::vector<TensorEntry> others = file_.tensors();
+      std::erase_if(others, [&](const TensorEntry& entry) {
+        return std::ranges::count(inputs, entry.name) > 0;
+      });
+      const std::vector<int64_t> shape = {a.B, a.T, projected ? a.proj.out : H * D};
+      HEED_TRY(RequireEntry(others, "y", where_, "the layer's answer, " + ShapeText(shape))
+                   .map([](auto) {}));
+    }
     return std::move(theirs_);
   }
 
