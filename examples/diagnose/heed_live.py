@@ -125,11 +125,18 @@ def answer_torch(make, load=None, cached=None, trains=False):
     _each(one)
 
 
+def _hint(parameters):
+    if "c_attn.weight" in parameters:
+        return "ask with --qkv-layout blocks, or per_head"
+    return "give answer_torch a load(module, weights)"
+
+
 def _load(module, weights):
     parameters = dict(module.named_parameters())
     for name, weight in weights.items():
         if name not in parameters:
-            raise KeyError(f"the module has no {name}: give answer_torch a load(module, weights)")
+            raise KeyError(f"the module has {', '.join(parameters)} and no {name}: "
+                           + _hint(parameters))
         if parameters[name].shape != weight.shape:
             raise ValueError(f"{name} has the shape {list(parameters[name].shape)}, "
                              f"the settings ask for {list(weight.shape)}")

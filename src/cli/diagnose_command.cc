@@ -217,8 +217,8 @@ std::string LiveText(const LiveReport& report) {
   constexpr size_t kFigures = 46;
   for (const CheckResult& check : report.checks) {
     const bool skipped = check.verdict == CheckVerdict::kSkipped;
-    const std::string words =
-        std::string(check.tried) + (check.note.empty() ? "" : ": ") + Printable(check.note);
+    const std::string words = std::string(check.tried) + (skipped ? ", not asked" : "") +
+                              (check.note.empty() ? "" : ": ") + Printable(check.note);
     text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", NameOf(check.verdict), check.name,
                         skipped ? "" : FormatFigure(check.value),
                         skipped ? "" : FormatFigure(check.bound),
@@ -226,9 +226,10 @@ std::string LiveText(const LiveReport& report) {
   }
   text += fmt::format("\nruns of the program: {}\n", report.runs);
   if (const std::optional<FailingInput>& input = report.failing_input) {
-    text += fmt::format("\nshortest failing input: batch size {}, {} position{}, residual {}\n\n{}",
-                        input->B, input->T, input->T == 1 ? "" : "s", FormatFigure(input->residual),
-                        input->code);
+    text += fmt::format(
+        "\nshortest failing input, to paste into a test: batch size {}, {} position{}, "
+        "residual {}\n\n{}",
+        input->B, input->T, input->T == 1 ? "" : "s", FormatFigure(input->residual), input->code);
   }
   return text;
 }

@@ -357,7 +357,7 @@ class Session {
     random_ = apart > bound_;
     Say(kRepeats, apart, bound_, random_ ? "equal rows of one batch have different results" : "");
     if (random_) {
-      Skip(kBatchCheck, "results are random");
+      Skip(kBatchCheck, "equal questions have different answers, so that rows cannot be compared");
     } else {
       Say(kBatchCheck, moved, bound_);
       if (moved > bound_) Unexplained("a row's result depends on the other rows of its batch");
@@ -443,16 +443,20 @@ class Session {
     HEED_TRY(CheckAgainstFormula(kLarge, Large()));
     for (const auto& [text, probe] : Caches()) {
       if (!modes_.contains("cached")) {
-        Skip(*text, "the program does not say that it has a mode \"cached\"");
+        Skip(*text, NotTold("cached", "a cache"));
       } else if (probe.chunks.empty()) {
-        Skip(*text, "block_size leaves no room");
+        Skip(*text, "block_size is too small for chunks");
       } else {
         HEED_TRY(CheckChunks(*text, probe));
       }
     }
     if (modes_.contains("train")) return CheckTraining();
-    Skip(kTrain, "the program does not say that it has a mode \"train\"");
+    Skip(kTrain, NotTold("train", "a train mode"));
     return {};
+  }
+
+  static std::string NotTold(const char* mode, const char* thing) {
+    return fmt::format("its answers do not say that it has {} (modes \"{}\")", thing, mode);
   }
 
   bool IsRightSoFar() const { return report_.diagnosis.verdict == DiagnosisVerdict::kCorrect; }
