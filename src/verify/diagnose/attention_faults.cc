@@ -178,8 +178,17 @@ Variants PaddingNotMasked(const AttentionFacts& f) {
 
 Variants MaskFoldOrder(const AttentionFacts& f) {
   if (!f.padded || !f.rows_differ || f.H == 1) return {};
-  return Joined(WithEmptyRow([](Recipe* r) { r->mask.row = MaskRow::kHeadsLead; }),
-                WithEmptyRow([](Recipe* r) { r->mask.row = MaskRow::kBatchLeads; }));
+  Variants variants;
+  for (const MaskRow row : {MaskRow::kHeadsLead, MaskRow::kBatchLeads}) {
+    variants.push_back(One([row](Recipe* r) { r->mask.row = row; }));
+    variants.push_back(One(
+        [row](Recipe* r) {
+          r->mask.row = row;
+          r->mask.empty = EmptyRow::kNan;
+        },
+        "rows without keys are NaN"));
+  }
+  return variants;
 }
 
 Variants FullyMaskedNan(const AttentionFacts& f) {
