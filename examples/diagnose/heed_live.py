@@ -117,6 +117,8 @@ def answer_torch(make, load=None, cached=None, trains=False):
             else:
                 y = module(x)
         y = y[0] if isinstance(y, tuple) else y
+        if not isinstance(y, torch.Tensor):
+            raise TypeError(f"the module returned {type(y).__name__}, not y")
         results = {**(getattr(module, "saved", {}) if s.mode == "eval" else {}), "y": y}
         results = {name: (t.double() if t.dtype == torch.float64 else t.float()).numpy()
                    for name, t in results.items()}

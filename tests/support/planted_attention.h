@@ -24,6 +24,8 @@ struct PlantedCase {
   double theta = 10000;
   // Rows of padding before each batch row's tokens, behind them where negative; none when empty.
   std::vector<int64_t> pads;
+  bool counts_tokens = false;                   // positions count tokens alone
+  int64_t padding_stands_at = 0;                // then
   bool empty_rows_are_means = false;            // of padding that sees no key; else 0
   std::vector<std::vector<int64_t>> documents;  // for each batch row its tokens' documents
   bool states_positions = false;                // position_ids are part of the dump
@@ -150,7 +152,7 @@ class PlantedAttention {
       return t - first;
     }
     const int64_t left = c_.pads.empty() ? 0 : std::max<int64_t>(c_.pads[b], 0);
-    return std::max<int64_t>(c_.P + t - left, 0);
+    return c_.P + t < left ? c_.padding_stands_at : c_.P + t - left;
   }
 
   bool Has(const char* fault) const { return faults_.contains(fault); }
@@ -195,7 +197,7 @@ class PlantedAttention {
     if (Has("left_pad_positions") || Has("packing_positions_not_reset")) {
       return static_cast<double>(c_.P + t);
     }
-    if (c_.states_positions) return static_cast<double>(RightPosition(b, t));
+    if (c_.states_positions || c_.counts_tokens) return static_cast<double>(RightPosition(b, t));
     if (Has("rope_wrong_axis")) return static_cast<double>(h);
     if (Has("position_restart")) return static_cast<double>(t);
     if (Has("rope_window_constant")) return static_cast<double>(c_.P);

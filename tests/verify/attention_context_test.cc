@@ -84,6 +84,18 @@ TEST(AttentionContext, NamesFaultsOfPadding) {
   }
 }
 
+// Hugging Face has padding at position 1.
+TEST(AttentionContext, PaddingThatIsSeenStandsSomewhere) {
+  for (PlantedCase sizes : Cases()) {
+    sizes = LeftPadded(sizes);
+    sizes.counts_tokens = true;
+    for (const int64_t at : {0, 1}) {
+      sizes.padding_stands_at = at;
+      ExpectNamed(sizes, "padding_not_masked");
+    }
+  }
+}
+
 TEST(AttentionContext, PositionsFromThePadShowInQRot) {
   for (PlantedCase sizes : Cases()) {
     sizes = LeftPadded(sizes);

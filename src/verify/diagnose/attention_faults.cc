@@ -54,6 +54,23 @@ Variants Joined(Variants a, const Variants& b) {
   return a;
 }
 
+// Once padding is seen, its positions count.
+Variants WherePaddingStands(const AttentionFacts& f, Variants variants) {
+  if (f.rotary == 0 || f.positions_given) return variants;
+  const size_t count = variants.size();
+  for (const PositionBase base : {PositionBase::kTokens, PositionBase::kTokensPadsOne}) {
+    for (size_t i = 0; i < count; ++i) {
+      variants.push_back(One(
+          [change = variants[i].change, base](Recipe* r) {
+            change(r);
+            r->rotate.base = base;
+          },
+          variants[i].detail));
+    }
+  }
+  return variants;
+}
+
 Variants MaskMissing(const AttentionFacts&) { return MaskShaped(MaskShape::kNone); }
 Variants MaskTransposed(const AttentionFacts& f) {
   return f.P > 0 ? Variants() : MaskShaped(MaskShape::kUpper);
@@ -62,7 +79,9 @@ Variants MaskShifted(const AttentionFacts&) { return MaskShaped(MaskShape::kOneM
 Variants MaskPolarity(const AttentionFacts& f) {
   Variants variants = MaskWithEmptyRow(MaskShape::kStrictlyUpper);
   if (!f.padded) return variants;
-  return Joined(variants, WithEmptyRow([](Recipe* r) { r->mask.pads = PadChoice::kReversed; }));
+  return Joined(
+      variants,
+      WherePaddingStands(f, WithEmptyRow([](Recipe* r) { r->mask.pads = PadChoice::kReversed; })));
 }
 Variants MaskNoDiagonal(const AttentionFacts&) { return MaskWithEmptyRow(MaskShape::kNoDiagonal); }
 Variants AlignTopLeft(const AttentionFacts& f) {
@@ -78,8 +97,9 @@ Variants MaskAfterSoftmax(const AttentionFacts&) { return Hidden(HiddenAs::kZero
 Variants MaskAdded(const AttentionFacts& f) {
   Variants variants = Hidden(HiddenAs::kVisibleRaised);
   if (f.padded) {
-    variants.push_back(One([](Recipe* r) { r->mask.pads = PadChoice::kRaised; },
-                           "attention_mask is added as it is"));
+    variants = Joined(
+        variants, WherePaddingStands(f, {One([](Recipe* r) { r->mask.pads = PadChoice::kRaised; },
+                                             "attention_mask is added as it is")}));
   }
   variants.push_back(One([](Recipe* r) { r->mask.hidden = HiddenAs::kHiddenRaised; },
                          "1 stands where a key is to be hidden"));
@@ -173,7 +193,7 @@ Variants WindowSign(const AttentionFacts& f) {
 
 Variants PaddingNotMasked(const AttentionFacts& f) {
   if (!f.padded) return {};
-  return {One([](Recipe* r) { r->mask.pads = PadChoice::kSeen; })};
+  return WherePaddingStands(f, {One([](Recipe* r) { r->mask.pads = PadChoice::kSeen; })});
 }
 
 Variants MaskFoldOrder(const AttentionFacts& f) {

@@ -41,10 +41,11 @@ struct HeadNormChoice {
 
 // What a token's position is counted by.
 enum class PositionBase : uint8_t {
-  kIndex,     // of the row, padding and other documents among it
-  kGiven,     // position_ids
-  kTokens,    // tokens that are no padding
-  kDocument,  // tokens of its document
+  kIndex,          // of the row, padding and other documents among it
+  kGiven,          // position_ids
+  kTokens,         // tokens that are no padding; padding before them stands at 0
+  kTokensPadsOne,  // the same with all padding at 1, as Hugging Face has it
+  kDocument,       // tokens of its document
 };
 
 enum class PositionChoice : uint8_t {

@@ -322,8 +322,10 @@ int64_t AttentionReplay::PositionOf(const RotateChoice& choice, int64_t b, int64
         break;
       case PositionBase::kGiven:
         return context_.position_ids[b * case_.T + at];
-      case PositionBase::kTokens: {
+      case PositionBase::kTokens:
+      case PositionBase::kTokensPadsOne: {
         const auto row = context_.attention_mask.begin() + b * case_.S();
+        if (choice.base == PositionBase::kTokensPadsOne && row[P + at] == 0) return 1;
         return std::count(row, row + P + at, 1);
       }
       case PositionBase::kDocument: {
