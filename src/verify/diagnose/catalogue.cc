@@ -36,6 +36,11 @@ constexpr DumpKind kKinds[] = {{"attention", DiagnoseAttention, AttentionFaults}
                                {"sampler", DiagnoseSampler, SamplerFaults},
                                {"optimizer", DiagnoseOptimizer, OptimizerFaults}};
 
+bool KnowsAttention(const FaultKind& fault) {
+  return std::ranges::any_of(AttentionFaults(),
+                             [&](const FaultKind& other) { return other.id == fault.id; });
+}
+
 std::string Hint(const std::string& word, const std::vector<std::string>& known) {
   const std::string nearest = NearestName(word, known);
   return nearest.empty() ? "" : "did you mean " + nearest + "?";
@@ -59,15 +64,6 @@ Result<const DumpKind*> KindOf(const TensorFile& dump, const std::string& where,
   return BadRequest(where + ": kind", "'" + stated->second + "'", JoinNames(names),
                     Hint(stated->second, names));
 }
-
-namespace {
-
-bool KnowsAttention(const FaultKind& fault) {
-  return std::ranges::any_of(AttentionFaults(),
-                             [&](const FaultKind& other) { return other.id == fault.id; });
-}
-
-}  // namespace
 
 std::string FaultPage(const FaultKind& fault, bool picture) {
   std::string page = fmt::format("# {}\n\nWrong: {}.\n\n", fault.id, fault.what);
