@@ -6,7 +6,8 @@
 LIBRARIES is node_modules/@node-llama-cpp/linux-x64/bins/linux-x64 where node-llama-cpp 3.21.1 was
 installed. Each round starts both programs anew on every file: a prompt of 16 tokens and the first
 token behind it, from the program's start (llama.cpp's is counted without Python's own start, heed's
-to its end); 128 tokens behind it; a prompt of 512 tokens. heed reads bf16 files with --dtype bf16.
+to its end); 128 tokens behind it; a prompt of 512 tokens, the second one that the program reads.
+heed reads bf16 files with --dtype bf16.
 Printed: medians over the rounds and heed's share of llama.cpp, above 1 where heed does better.
 """
 import argparse
@@ -29,26 +30,28 @@ def run(command):
     return time.monotonic() - before, done.stdout
 
 
-def generate(path, threads, words, new):
+def generate(path, threads, prompts, new):
     # The process that waits for heed knows its peak memory: a helper of its own for each run.
     helper = ("import json,resource,subprocess,sys,time; t=time.monotonic();"
               "d=subprocess.run(sys.argv[1:],capture_output=True,text=True); s=time.monotonic()-t;"
               "print(json.dumps([s,resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss/1024,"
               "d.returncode,d.stdout,d.stderr]))")
-    command = [HEED, "generate", path, "--prompt", " the" * words, "--temperature", "0",
-               "--max-tokens", str(new), "--threads", str(threads), "--json", "--quiet"]
+    command = [HEED, "generate", path, "--temperature", "0", "--max-tokens", str(new),
+               "--threads", str(threads), "--json", "--quiet"]
+    for prompt in prompts:
+        command += ["--prompt", prompt]
     if "bf16" in os.path.basename(path):
         command += ["--dtype", "bf16"]
     seconds, peak, code, out, error = json.loads(run([sys.executable, "-c", helper] + command)[1])
     if code != 0:
         sys.exit(f"{' '.join(command)} failed:\n{error}")
-    return seconds, peak, json.loads(out)["samples"][0]
+    return seconds, peak, json.loads(out)["samples"][-1]
 
 
 def heed(path, threads):
-    first, _, _ = generate(path, threads, 15, 1)
-    _, peak, long = generate(path, threads, 15, 128)
-    _, _, prompt = generate(path, threads, 511, 1)
+    first, _, _ = generate(path, threads, [" the" * 15], 1)
+    _, peak, long = generate(path, threads, [" the" * 15], 128)
+    _, _, prompt = generate(path, threads, [" a" * 511, " the" * 511], 1)
     return {"first_token_s": first, "decode_tokens_per_s": long["decode_tokens_per_second"],
             "prefill_tokens_per_s": prompt["prefill_tokens_per_second"], "peak_rss_mib": peak}
 

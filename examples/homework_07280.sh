@@ -19,6 +19,10 @@ preset=${PRESET:-gpt-micro}
 "$heed" train "$text" --model ngram --order 5 --block-size 128 --out "$out/ngram"
 
 "$heed" plot "$out/gpt" --overwrite
+for metric in loss perplexity; do
+  "$heed" plot "$out/gpt" "$out/averaged" "$out/ngram" --x tokens --metric $metric \
+    --out "$out/$metric.svg" --overwrite --quiet >/dev/null
+done
 "$heed" report "$out/gpt" "$out/averaged" "$out/ngram" --out "$out/report.html" --overwrite \
   --prompt "The " --prompt "What " --prompt "Once " --prompt "I " \
   --temperature 0 --temperature 0.5 --temperature 1 --temperature 1.5

@@ -2,7 +2,10 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <fstream>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -164,8 +167,19 @@ std::unique_ptr<Team>& TheTeam() {
 int HardwareThreads() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  const int count = CPU_COUNT(&set);
-  return count > 0 ? count : 1;
+  const int count = CPU_COUNT(&set), granted = GrantedProcessors("/sys/fs/cgroup");
+  return std::max(1, granted > 0 ? std::min(count, granted) : count);
+}
+
+int GrantedProcessors(const std::string& folder) {
+  // Microseconds of processor time in a period; "max" and -1 stand for no limit.
+  double quota = 0, period = 0;
+  if (!(std::ifstream(folder + "/cpu.max") >> quota >> period)) {
+    std::ifstream(folder + "/cpu/cpu.cfs_quota_us") >> quota;
+    std::ifstream(folder + "/cpu/cpu.cfs_period_us") >> period;
+  }
+  if (!(quota > 0 && period > 0)) return 0;
+  return static_cast<int>(std::min(std::ceil(quota / period), 1e6));
 }
 
 int NumThreads() { return TheTeam()->size(); }

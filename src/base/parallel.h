@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <type_traits>
 
 namespace heed {
@@ -33,8 +34,13 @@ void ParallelFor(int64_t pieces, PieceFunction body);
 void SetNumThreads(int threads);
 int NumThreads();
 
-// The number of processors that this process may use.
+// The number of processors that this process may use, of which its control group grants the time.
 int HardwareThreads();
+
+// The processors whose time a control group grants, rounded up; 0 where it sets no limit. `folder`
+// holds the files of version 2 or 1: a container often sees every processor and gets a few's time,
+// and the threads beyond those would keep the others waiting.
+int GrantedProcessors(const std::string& folder);
 
 // The calling member's index in [0, NumThreads()), for scratch buffers; 0 outside a piece.
 int ThreadIndex();

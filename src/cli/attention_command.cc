@@ -169,7 +169,9 @@ Result<Verdict> RunAttention(Session& session, const std::vector<std::string>& f
   const std::vector<TracedTensor> traced = TraceAttention(attention);
   HEED_TRY(WriteTrace(out, attention, traced, session.globals.overwrite));
   HEED_TRY(session.terminal.Document(Document(out, attention, traced)));
-  HEED_TRY(session.terminal.Say(Table(traced) + Printable(out) + ": " + Summary(attention) + "\n"));
+  const std::string summary =
+      Wrap(Printable(out) + ": " + Summary(attention), session.terminal.text_width() - 2, 2);
+  HEED_TRY(session.terminal.Say(Table(traced) + summary + "\n"));
   return Verdict::kDone;
 }
 
@@ -193,7 +195,7 @@ Command AttentionCommand() {
       "loss becomes without each head.";
   command.example =
       "heed attention layer.safetensors --out trace.safetensors\n"
-      "heed attention layer.npz --n-head 4 --n-kv-head 2 --position rope --out trace.safetensors\n"
+      "heed attention layer.npz --n-head 4 --position rope --out trace.safetensors\n"
       "heed attention --q \"1;2\" --k \"1;3\" --v \"10;20\"\n"
       "heed attention runs/first --text \"Once upon a time\" --layer 0 --head 1\n"
       "heed attention runs/first --text-file held-out.txt --ablate --out heads.svg";

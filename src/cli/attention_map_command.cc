@@ -6,13 +6,13 @@
 #include <optional>
 
 #include "base/mapped_file.h"
-#include "base/quote.h"
 #include "cli/json.h"
 #include "eval/ablation.h"
 #include "inspect/attention_map.h"
 #include "model/load.h"
 #include "report/format.h"
 #include "report/heatmap.h"
+#include "report/table.h"
 #include "text/utf8.h"
 
 namespace heed {
@@ -21,8 +21,8 @@ namespace {
 // What fits on a line of 100 columns, two a key, behind labels of ten.
 constexpr size_t kMostPositions = 44;
 constexpr const char* kCaution =
-    "A map says where a head looks, not why, nor that it matters: other heads and the residual\n"
-    "path carry the rest. What a head is worth shows when it is taken away: --ablate.\n";
+    "A map says where a head looks, not why, nor that it matters: other heads and the residual "
+    "path carry the rest. What a head is worth shows when it is taken away: --ablate.";
 
 class MapRun {
  public:
@@ -87,12 +87,11 @@ class MapRun {
     return std::span(tokens_).first(std::min(most, tokens_.size()));
   }
 
-  std::vector<std::string> Labels() const {
+  std::vector<std::string> Labels(bool utf8) const {
     std::vector<std::string> labels;
     for (const int32_t token : Shown()) {
-      std::string bytes(tokenizer_->TokenBytes(token));
-      std::ranges::replace(bytes, ' ', '_');
-      labels.push_back(Printable(bytes));
+      labels.push_back(TokenLabel(tokenizer_->TokenBytes(token), utf8));
+      std::ranges::replace(labels.back(), ' ', '_');
     }
     return labels;
   }
@@ -128,7 +127,7 @@ class MapRun {
     const int64_t columns = std::min<int64_t>(static_cast<int64_t>(grid.size()), maps_.n_head);
     const std::string title =
         ablation_ ? "queries down (change of loss without it)" : "queries down, keys across";
-    return WriteHeatMaps(grid, columns, title, out, overwrite);
+    return WriteHeatMaps(grid, columns, Labels(/*utf8=*/true), title, out, overwrite);
   }
 
   std::string Document(const std::string& out) const {
@@ -156,39 +155,49 @@ class MapRun {
   }
 
   std::string Text() const {
-    const bool utf8 = LocaleIsUtf8();
+    const size_t width = session_.terminal.text_width();
     std::string text;
-    if (settings_.layer >= 0 && settings_.head >= 0) {
-      text +=
-          fmt::format("layer {}, head {}: queries down, keys across\n\n", settings_.layer,
-                      settings_.head) +
-          DrawHeatMap({"", maps_.T, maps_.Map(settings_.layer, settings_.head)}, Labels(), utf8) +
-          "\n" + HeatMapLegend(utf8) + "\n";
-    }
-    text += HabitsTable();
-    if (Shown().size() < tokens_.size()) {
-      text += fmt::format("maps are of the first {} of {} tokens\n", Shown().size(),
-                          FormatCount(static_cast<int64_t>(tokens_.size())));
-    }
-    return text + "\n" + kCaution;
-  }
-
-  std::string HabitsTable() const {
-    std::string text = fmt::format("\n{:>5} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9}{}\n", "layer",
-                                   "head", "entropy", "distance", "on self", "on prev", "on first",
-                                   ablation_ ? "   change of loss without it" : "");
-    ForChosen([&](int64_t layer, int64_t head) {
-      const HeadHabits h = HabitsOf(maps_, layer, head);
-      text += fmt::format("{:>5} {:>5} {:>9.3f} {:>9.2f} {:>9.3f} {:>9.3f} {:>9.3f}", layer, head,
-                          h.entropy, h.distance, h.self, h.previous, h.first);
-      if (const auto change = Change(layer, head)) text += fmt::format("   {:>+15.4f}", *change);
-      text += "\n";
-    });
+    if (settings_.layer >= 0 && settings_.head >= 0) text += MapText(width) + "\n";
+    text += HabitsTable(width);
     if (ablation_) {
       text += fmt::format("loss of the whole model: {:.4f} over {} tokens\n", ablation_->loss,
                           FormatCount(ablation_->tokens));
     }
-    return text;
+    if (Shown().size() < tokens_.size()) {
+      text += fmt::format("maps are of the first {} of {} tokens\n", Shown().size(),
+                          FormatCount(static_cast<int64_t>(tokens_.size())));
+    }
+    return text + "\n" + Wrap(kCaution, width, 0) + "\n";
+  }
+
+  // The chosen head, as many positions as a line has room for.
+  std::string MapText(size_t width) const {
+    const bool utf8 = LocaleIsUtf8();
+    std::vector<std::string> labels = Labels(utf8);
+    const size_t fit = std::min(labels.size(), kMostPositions - (100 - width) / 2);
+    const std::string cut =
+        fit < labels.size() ? fmt::format(", the first {} of {}", fit, labels.size()) : "";
+    labels.resize(fit);
+    return fmt::format("layer {}, head {}: queries down, keys across{}\n\n", settings_.layer,
+                       settings_.head, cut) +
+           DrawHeatMap({"", maps_.T, maps_.Map(settings_.layer, settings_.head)}, labels, utf8) +
+           "\n" + Wrap(HeatMapLegend(utf8), width, 0) + "\n";
+  }
+
+  std::string HabitsTable(size_t width) const {
+    Table table{"", {"head", "entropy", "distance", "self", "previous", "first"}, {}, {}};
+    if (ablation_) table.head.emplace_back("change of loss without it");
+    ForChosen([&](int64_t layer, int64_t head) {
+      const HeadHabits h = HabitsOf(maps_, layer, head);
+      table.rows.push_back({fmt::format("layer {} head {}", layer, head),
+                            fmt::format("{:.3f}", h.entropy), fmt::format("{:.2f}", h.distance),
+                            fmt::format("{:.3f}", h.self), fmt::format("{:.3f}", h.previous),
+                            fmt::format("{:.3f}", h.first)});
+      if (const auto change = Change(layer, head)) {
+        table.rows.back().push_back(fmt::format("{:+.4f}", *change));
+      }
+    });
+    return TableText(table, width);
   }
 
   Session& session_;

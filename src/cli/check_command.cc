@@ -53,19 +53,27 @@ nlohmann::ordered_json Document(const CheckReport& report) {
 // A line of figures for each check, then what it rules out. Of those that failed only the first is
 // explained: the others may show nothing but its traces.
 std::string Table(const CheckReport& report, size_t width) {
-  constexpr size_t kIndent = 9, kFigures = 51;
+  constexpr size_t kIndent = 9, kFigures = 51, kLeastBeside = 80;
+  const bool beside = width >= kLeastBeside;  // what was tried, and else below the figures
   std::string text = Wrap(report.scope, width, 0) + "\n\n";
-  text += fmt::format("{:<8} {:<18} {:>10} {:>10}  {}\n", "verdict", "check", "value", "bound",
-                      "what was tried");
+  text += fmt::format("{:<8} {:<18} {:>10} {:>10}{}\n", "verdict", "check", "value", "bound",
+                      beside ? "  what was tried" : "");
   const CheckResult* failed = report.FirstFailed();
   const auto line = [&](const std::string& words) {
     text += std::string(kIndent, ' ') + Wrap(words, width - kIndent, kIndent) + "\n";
   };
   for (const CheckResult& r : report.results) {
     const bool skipped = r.verdict == CheckVerdict::kSkipped;
-    text += fmt::format("{:<8} {:<18} {:>10} {:>10}  {}\n", NameOf(r.verdict), r.name,
-                        skipped ? "" : FormatFigure(r.value), skipped ? "" : FormatFigure(r.bound),
-                        Wrap(r.tried, width - kFigures, kFigures));
+    std::string figures =
+        fmt::format("{:<8} {:<18} {:>10} {:>10}", NameOf(r.verdict), r.name,
+                    skipped ? "" : FormatFigure(r.value), skipped ? "" : FormatFigure(r.bound));
+    if (beside) {
+      text += figures + "  " + Wrap(r.tried, width - kFigures, kFigures) + "\n";
+    } else {
+      figures.erase(figures.find_last_not_of(' ') + 1);
+      text += figures + "\n";
+      line("tried: " + std::string(r.tried));
+    }
     if (skipped) {
       line("not applicable: " + r.note);
       continue;

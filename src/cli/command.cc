@@ -10,19 +10,23 @@ namespace {
 constexpr int kRequestWrong = 2;
 constexpr int64_t kMostThreads = 1024;
 
-std::string ProgramHelp(std::span<const Command> commands) {
+std::string ProgramHelp(std::span<const Command> commands, size_t width) {
   size_t widest = 0;
   for (const Command& command : commands) widest = std::max(widest, command.name.size());
   std::string text =
-      "heed trains, runs, inspects and proves GPTs on the processor you have.\n\n"
-      "Usage: heed COMMAND [options]\n\nCommands:\n";
+      Wrap("heed trains, runs, inspects and proves GPTs on the processor you have.", width, 0) +
+      "\n\nUsage: heed COMMAND [options]\n\nCommands:\n";
+  const size_t indent = widest + 4;
   for (const Command& command : commands) {
     text += "  " + std::string(command.name) + std::string(widest + 2 - command.name.size(), ' ') +
-            std::string(command.summary) + "\n";
+            Wrap(command.summary, width - indent, indent) + "\n";
   }
-  return text +
-         "\nheed COMMAND --help explains a command, with an example. heed --version tells the\n"
-         "version.\n";
+  return text + "\n" +
+         Wrap(
+             "heed COMMAND --help explains a command, with an example. heed --version tells the "
+             "version.",
+             width, 0) +
+         "\n";
 }
 
 Status CheckGlobals(const Options& options, const GlobalOptions& globals) {
@@ -46,7 +50,7 @@ Result<Verdict> RunCommand(const Command& command, std::string_view program,
   options.Bind("Everywhere", globals, everywhere);
   HEED_TRY(options.Parse(arguments));
   if (options.help_asked()) {
-    HEED_TRY(terminal.Say(HelpText(command, options)));
+    HEED_TRY(terminal.Say(HelpText(command, options, terminal.text_width())));
     return Verdict::kDone;
   }
   HEED_TRY(CheckGlobals(options, globals));
@@ -60,7 +64,7 @@ Result<Verdict> Run(std::span<const Command> commands, std::string_view program,
                     const std::vector<std::string>& arguments, Terminal& terminal) {
   const std::string name = arguments.empty() ? "--help" : arguments[0];
   if (name == "--help" || name == "-h" || name == "help") {
-    HEED_TRY(terminal.Say(ProgramHelp(commands)));
+    HEED_TRY(terminal.Say(ProgramHelp(commands, terminal.text_width())));
     return Verdict::kDone;
   }
   if (name == "--version") {
@@ -81,17 +85,17 @@ Result<Verdict> Run(std::span<const Command> commands, std::string_view program,
 
 }  // namespace
 
-std::string HelpText(const Command& command, const Options& options) {
+std::string HelpText(const Command& command, const Options& options, size_t width) {
   const std::string name(command.name);
-  std::string text = "heed " + name + ": " + std::string(command.summary) + "\n\nUsage: heed " +
-                     name + " " + options.Usage() + "\n\n" + Wrap(command.explanation, 100, 0) +
-                     "\n\nExample:\n";
+  std::string text = Wrap("heed " + name + ": " + std::string(command.summary), width, 0) +
+                     "\n\nUsage: heed " + name + " " + options.Usage() + "\n\n" +
+                     Wrap(command.explanation, width, 0) + "\n\nExample:\n";
   for (std::string_view rest = command.example; !rest.empty();) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     text += "  " + std::string(rest.substr(0, end)) + "\n";
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  return text + "\n" + options.List();
+  return text + "\n" + options.List(width);
 }
 
 int RunProgram(std::span<const Command> commands, std::string_view program,

@@ -58,7 +58,7 @@ struct Command {
   std::function<CommandBody(Options&)> declare;
 };
 
-std::string HelpText(const Command& command, const Options& options);
+std::string HelpText(const Command& command, const Options& options, size_t width);
 
 // Runs the program: `program` as it was called, `arguments` without it. Returns the exit code.
 int RunProgram(std::span<const Command> commands, std::string_view program,

@@ -47,7 +47,7 @@ std::string Text(const std::vector<RunRecord>& runs, size_t width) {
   text += differences.rows.empty() ? "no setting differs\n" : TableText(differences, width);
   text += "\n" + TableText(FigureTable(runs), width) + "\n";
   for (size_t i = 1; i < runs.size(); ++i) {
-    text += Wrap(Printable(EffectOf(runs[i], runs[0])), width, 2) + "\n";
+    text += Wrap(Printable(EffectOf(runs[i], runs[0])), width - 2, 2) + "\n";
   }
   return text;
 }

@@ -170,8 +170,18 @@ class Conversion {
     return std::isfinite(difference_.largest) && (!exact || difference_.largest == 0);
   }
 
+  // Tensors of OUT that IN leaves out: a GPT-2 without biases becomes a GGUF with biases of 0.
+  std::vector<std::string> Added() const {
+    std::vector<std::string> names;
+    for (const Parameter& p : after_.model->parameters().all()) {
+      if (before_.model->parameters().Find(p.name) == nullptr) names.push_back(p.name);
+    }
+    return names;
+  }
+
   Status Report() {
     const LoadReport& report = before_.report;
+    const std::vector<std::string> added = Added();
     const nlohmann::ordered_json json = {
         {"in", in_},
         {"out", out_},
@@ -180,6 +190,7 @@ class Conversion {
         {"used", report.used},
         {"unused", report.unused},
         {"missing", nlohmann::json::array()},  // with one missing, IN is refused
+        {"added", added},
         {"compared_tokens", FixedTokens(before_.model->config()).size()},
         {"largest_logit", difference_.largest_logit},
         {"largest_logit_difference", difference_.largest},
@@ -189,16 +200,21 @@ class Conversion {
     std::string text =
         fmt::format("{}: {} parameters as {}\n", out_,
                     FormatCount(after_.model->parameters().elements()), NameOf(type_));
-    text += fmt::format("  tensors of {}: {} used, {} unused, 0 missing\n", in_, report.used.size(),
-                        report.unused.size());
+    const auto line = [&](const std::string& words) {
+      text += "  " + Wrap(words, session_.terminal.text_width() - 4, 4) + "\n";
+    };
+    line(fmt::format("tensors of {}: {} used, {} unused, 0 missing", in_, report.used.size(),
+                     report.unused.size()));
     for (const std::string& name : report.unused) text += "    unused " + name + "\n";
-    text += fmt::format("  largest difference of logits {} of {}, divergence {} nats a token\n",
-                        FormatFigure(difference_.largest), FormatFigure(difference_.largest_logit),
-                        FormatFigure(difference_.divergence));
-    if (!note_.empty()) text += "  " + note_ + "\n";
-    if (!before_.tokenizer) {
-      text += "  no vocabulary: " + before_.tokenizer.error().Message() + "\n";
+    if (!added.empty()) {
+      line(fmt::format("{} tensors added that {} leaves out, all of them 0: {} to {}", added.size(),
+                       in_, added.front(), added.back()));
     }
+    line(fmt::format("largest difference of logits {} of {}, divergence {} nats a token",
+                     FormatFigure(difference_.largest), FormatFigure(difference_.largest_logit),
+                     FormatFigure(difference_.divergence)));
+    if (!note_.empty()) line(note_);
+    if (!before_.tokenizer) line("no vocabulary: " + before_.tokenizer.error().Message());
     return session_.terminal.Say(text);
   }
 

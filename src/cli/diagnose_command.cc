@@ -17,12 +17,11 @@
 namespace heed {
 namespace {
 
-constexpr size_t kWidth = 100;
-
 // Settings that heed attention does not know. Texts, for only what is given counts.
 struct OtherSettings {
-  std::string kind, alibi, qk_norm, model, norm_eps, mlp, temperature, top_k, top_p, min_p,
-      repetition_penalty, learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
+  std::string kind, alibi, qk_norm, model, norm_position, embedding_multiplier, logit_scale,
+      norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty, learning_rate, beta1,
+      beta2, eps, weight_decay, step, grad_clip;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -32,6 +31,11 @@ struct OtherSettings {
     visit("qk_norm", self.qk_norm,
           "attention: RMS norm of q and k, none, before_rope or after_rope");
     visit("model", self.model, "model: the folder of the model whose logits were saved");
+    visit("norm_position", self.norm_position,
+          "model: pre when not given, or post, the norm behind the sum");
+    visit("embedding_multiplier", self.embedding_multiplier,
+          "model: factor of the token's embedding, 1 when not given");
+    visit("logit_scale", self.logit_scale, "model: factor of the logits, 1 when not given");
     visit("norm_eps", self.norm_eps, "layernorm, rmsnorm, qk_norm: added to the variance");
     visit("mlp", self.mlp, "mlp: gelu or swiglu");
     visit("temperature", self.temperature, "sampler");
@@ -122,15 +126,15 @@ nlohmann::ordered_json LiveJson(const LiveReport& report) {
 // ------------------------------------------------------------------ text
 
 // "label     text", wrapped behind the label.
-std::string Labelled(std::string_view label, std::string_view text) {
+std::string Labelled(std::string_view label, std::string_view text, size_t width) {
   constexpr size_t kLabel = 18;
-  return fmt::format("{:<{}}{}\n", label, kLabel, Wrap(text, kWidth - kLabel, kLabel));
+  return fmt::format("{:<{}}{}\n", label, kLabel, Wrap(text, width - kLabel, kLabel));
 }
 
-std::string FaultText(const FaultKind& fault) {
-  return fmt::format("{}\n", fault.id) + Labelled("  what", fault.what) +
-         Labelled("  repair", fault.repair) + Labelled("  PyTorch", fault.torch) +
-         Labelled("  C++", fault.cpp) + Labelled("  how to tell", fault.test);
+std::string FaultText(const FaultKind& fault, size_t width) {
+  return fmt::format("{}\n", fault.id) + Labelled("  what", fault.what, width) +
+         Labelled("  repair", fault.repair, width) + Labelled("  PyTorch", fault.torch, width) +
+         Labelled("  C++", fault.cpp, width) + Labelled("  how to tell", fault.test, width);
 }
 
 std::string NameText(const Explanation& explanation) {
@@ -166,10 +170,10 @@ std::string RowsText(const std::vector<int64_t>& rows) {
   return text.empty() ? "none" : text;
 }
 
-std::string Table(const Diagnosis& diagnosis) {
+std::string Table(const Diagnosis& diagnosis, size_t width) {
   std::string text = fmt::format("{:>10}  {}\n", "residual", "explanation");
   const auto row = [&](double residual, const std::string& name) {
-    text += fmt::format("{:>10}  {}\n", FormatFigure(residual), Wrap(name, kWidth - 12, 12));
+    text += fmt::format("{:>10}  {}\n", FormatFigure(residual), Wrap(name, width - 12, 12));
   };
   for (const Explanation& explanation : diagnosis.explanations) {
     const std::string& detail = explanation.detail;
@@ -182,36 +186,41 @@ std::string Table(const Diagnosis& diagnosis) {
   return text;
 }
 
-std::string DiagnosisText(const Diagnosis& diagnosis) {
-  std::string text = Wrap(VerdictText(diagnosis), kWidth, 0) + "\n\n" + Table(diagnosis) + "\n";
+std::string DiagnosisText(const Diagnosis& diagnosis, size_t width) {
+  std::string text =
+      Wrap(VerdictText(diagnosis), width, 0) + "\n\n" + Table(diagnosis, width) + "\n";
   if (const std::optional<FirstDifference>& first = diagnosis.first_difference) {
-    text += Labelled("first difference", Printable(first->tensor) + " " + ShapeText(first->index));
+    text += Labelled("first difference", Printable(first->tensor) + " " + ShapeText(first->index),
+                     width);
   }
   if (diagnosis.verdict != DiagnosisVerdict::kCorrect) {
-    text += Labelled("rows that agree", RowsText(diagnosis.equal_rows));
+    text += Labelled("rows that agree", RowsText(diagnosis.equal_rows), width);
   }
   std::vector<std::string> conventions;
   for (const auto& [name, value] : diagnosis.conventions) conventions.push_back(name + " " + value);
   if (!conventions.empty()) {
-    text += Labelled("found by trying", fmt::format("{}", fmt::join(conventions, ", ")));
+    text += Labelled("found by trying", fmt::format("{}", fmt::join(conventions, ", ")), width);
   }
-  for (const std::string& sentence : diagnosis.seen) text += Labelled("seen", Printable(sentence));
+  for (const std::string& sentence : diagnosis.seen)
+    text += Labelled("seen", Printable(sentence), width);
   if (!diagnosis.ask_for.empty()) {
-    text += Labelled("would tell more", fmt::format("{}", fmt::join(diagnosis.ask_for, ", ")));
+    text +=
+        Labelled("would tell more", fmt::format("{}", fmt::join(diagnosis.ask_for, ", ")), width);
   }
   std::vector<std::string> shown;
   for (const Explanation& explanation : diagnosis.explanations) {
     for (const std::string& id : explanation.faults) {
       if (std::find(shown.begin(), shown.end(), id) != shown.end()) continue;
       shown.push_back(id);
-      if (const Result<const FaultKind*> fault = FindFault(id)) text += "\n" + FaultText(**fault);
+      if (const Result<const FaultKind*> fault = FindFault(id))
+        text += "\n" + FaultText(**fault, width);
     }
   }
   return text;
 }
 
-std::string LiveText(const LiveReport& report) {
-  std::string text = DiagnosisText(report.diagnosis) + "\n";
+std::string LiveText(const LiveReport& report, size_t width) {
+  std::string text = DiagnosisText(report.diagnosis, width) + "\n";
   text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", "verdict", "check", "value", "bound",
                       "what was tried");
   constexpr size_t kFigures = 46;
@@ -222,7 +231,7 @@ std::string LiveText(const LiveReport& report) {
     text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", NameOf(check.verdict), check.name,
                         skipped ? "" : FormatFigure(check.value),
                         skipped ? "" : FormatFigure(check.bound),
-                        Wrap(words, kWidth - kFigures, kFigures));
+                        Wrap(words, width - kFigures, kFigures));
   }
   text += fmt::format("\nruns of the program: {}\n", report.runs);
   if (const std::optional<FailingInput>& input = report.failing_input) {
@@ -240,10 +249,11 @@ Result<Verdict> RunExplain(Session& session, const DiagnoseRequest& request) {
   if (!request.files.empty()) {
     return BadRequest("--explain", "'" + request.files[0] + "' beside it", "--explain alone");
   }
+  const size_t width = session.terminal.text_width();
   if (request.explain.explain != "all") {
     HEED_ASSIGN(const FaultKind* fault, FindFault(request.explain.explain));
     HEED_TRY(session.terminal.Document(DocumentText(FaultJson(*fault))));
-    HEED_TRY(session.terminal.Say(FaultText(*fault)));
+    HEED_TRY(session.terminal.Say(FaultText(*fault, width)));
     return Verdict::kDone;
   }
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -256,7 +266,7 @@ Result<Verdict> RunExplain(Session& session, const DiagnoseRequest& request) {
     listed.push_back(faults.data());
     text += fmt::format("{}{}\n", text.empty() ? "" : "\n", kind.name);
     for (const FaultKind& fault : faults) {
-      text += fmt::format("  {:<30}  {}\n", fault.id, Wrap(fault.what, kWidth - 34, 34));
+      text += fmt::format("  {:<33}  {}\n", fault.id, Wrap(fault.what, width - 37, 37));
       nlohmann::ordered_json json = FaultJson(fault);
       json["kind"] = kind.name;
       all.push_back(std::move(json));
@@ -302,7 +312,7 @@ Result<Verdict> RunLive(Session& session, const DiagnoseRequest& request) {
                     .stop = &InterruptGuard::flag(),
                     .note = [&](const std::string& line) { session.terminal.Note(line); }}));
   HEED_TRY(session.terminal.Document(DocumentText(LiveJson(report))));
-  HEED_TRY(session.terminal.Say(LiveText(report)));
+  HEED_TRY(session.terminal.Say(LiveText(report, session.terminal.text_width())));
   const bool failed = std::ranges::any_of(report.checks, [](const CheckResult& check) {
     return check.verdict == CheckVerdict::kFailed;
   });
@@ -318,12 +328,15 @@ Result<Verdict> RunDiagnose(Session& session, const DiagnoseRequest& request) {
                       "one .safetensors or .npz file");
   }
   const std::string& path = request.files[0];
-  const SettingTexts given = GivenSettings(session, request);
+  SettingTexts given = GivenSettings(session, request);
+  if (session.options.Given("dropout")) {
+    given["dropout"] = fmt::format("{}", request.live.dropout);
+  }
   HEED_ASSIGN(const TensorFile file, TensorFile::Open(path));
   HEED_ASSIGN(const DumpKind* kind, KindOf(file, path, given));
   HEED_ASSIGN(const Diagnosis diagnosis, kind->diagnose(file, path, given));
   HEED_TRY(session.terminal.Document(DocumentText(DiagnosisJson(diagnosis))));
-  HEED_TRY(session.terminal.Say(DiagnosisText(diagnosis)));
+  HEED_TRY(session.terminal.Say(DiagnosisText(diagnosis, session.terminal.text_width())));
   return diagnosis.verdict == DiagnosisVerdict::kCorrect ? Verdict::kDone : Verdict::kNegative;
 }
 

@@ -76,10 +76,11 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
                                        {"bytes", loss.bytes},
                                        {"stride", loss.stride}};
   HEED_TRY(session.terminal.Document(DocumentText(json)));
-  HEED_TRY(session.terminal.Say(fmt::format(
-      "loss {}  perplexity {}  bits per byte {}  over {} tokens of {} in windows of {}\n",
+  const std::string text = fmt::format(
+      "loss {}  perplexity {}  bits per byte {}  over {} tokens of {} in windows of {}",
       FormatFigure(loss.loss), FormatFigure(loss.perplexity), FormatFigure(loss.bits_per_byte),
-      FormatCount(loss.tokens), FormatBytes(static_cast<double>(loss.bytes)), loss.stride)));
+      FormatCount(loss.tokens), FormatBytes(static_cast<double>(loss.bytes)), loss.stride);
+  HEED_TRY(session.terminal.Say(Wrap(text, session.terminal.text_width(), 0) + "\n"));
   return Verdict::kDone;
 }
 

@@ -9,6 +9,8 @@
 #include "cli/command.h"
 #include "cli/json.h"
 #include "report/format.h"
+#include "report/table.h"
+#include "tensor/shape.h"
 
 namespace heed {
 namespace {
@@ -21,7 +23,7 @@ nlohmann::ordered_json MachineJson() {
 }
 
 std::string MachineText() {
-  return fmt::format("heed {} on {} threads with {} (of {})\n", HEED_VERSION, NumThreads(),
+  return fmt::format("heed {} on {} threads with {} (of {})", HEED_VERSION, NumThreads(),
                      SimdTarget(), fmt::join(SimdTargets(), ", "));
 }
 
@@ -42,7 +44,7 @@ nlohmann::ordered_json ModelJson(const LanguageModel& loaded) {
           {"tensors", tensors}};
 }
 
-std::string ModelText(const LanguageModel& loaded) {
+std::string ModelText(const LanguageModel& loaded, size_t width) {
   const Gpt& model = *loaded.gpt;
   const ModelConfig& c = model.config();
   std::string text =
@@ -51,24 +53,24 @@ std::string ModelText(const LanguageModel& loaded) {
   ModelConfig::Fields(c, [&](std::string_view name, const auto& value, std::string_view) {
     std::string item = fmt::format("  {} {}", name, JsonText(value));
     std::erase(item, '"');
-    if (used + item.size() > 100) text += "\n", used = 0;
+    if (used + item.size() > width) text += "\n", used = 0;
     text += item;
     used += item.size();
   });
-  text += "\n\n";
-  text += fmt::format("{:<44} {:<10} {:>16} {:>14}  {}\n", "parameter", "axes", "shape", "elements",
-                      "AdamW group");
+  Table table{
+      "", {"parameter", "axes", "shape", "elements", "AdamW group"}, {}, {"axes", "AdamW group"}};
   int64_t decayed = 0, plain = 0;
   for (const Parameter& p : model.parameters().all()) {
     (p.decayed() ? decayed : plain) += p.elements;
-    text += fmt::format("{:<44} {:<10} {:>16} {:>14}  {}\n", p.name, p.axes,
-                        fmt::format("[{}]", fmt::join(p.shape, ", ")), FormatCount(p.elements),
-                        p.decayed() ? "decay" : "no decay");
+    table.rows.push_back({p.name, p.axes, ShapeText(p.shape), FormatCount(p.elements),
+                          p.decayed() ? "decay" : "no decay"});
   }
-  return text + fmt::format("\n{} parameters, {}: {} with weight decay, {} without\n",
-                            FormatCount(model.parameters().elements()),
-                            FormatBytes(static_cast<double>(model.parameters().elements()) * 4),
-                            FormatCount(decayed), FormatCount(plain));
+  const std::string sums =
+      fmt::format("{} parameters, {}: {} with weight decay, {} without",
+                  FormatCount(model.parameters().elements()),
+                  FormatBytes(static_cast<double>(model.parameters().elements()) * 4),
+                  FormatCount(decayed), FormatCount(plain));
+  return text + "\n\n" + TableText(table, width) + "\n" + Wrap(sums, width, 0) + "\n";
 }
 
 Result<Verdict> Run(Session& session, const std::vector<std::string>& arguments) {
@@ -76,12 +78,13 @@ Result<Verdict> Run(Session& session, const std::vector<std::string>& arguments)
     return BadRequest("MODEL", fmt::format("{} folders", arguments.size()), "one, or none");
   }
   nlohmann::ordered_json json = MachineJson();
-  std::string text = MachineText();
+  const size_t width = session.terminal.text_width();
+  std::string text = Wrap(MachineText(), width, 0) + "\n";
   if (!arguments.empty()) {
     HEED_ASSIGN(const LanguageModel loaded, OpenModel(arguments[0], SimdKernels()));
     if (loaded.gpt) {
       json.update(ModelJson(loaded));
-      text += ModelText(loaded);
+      text += ModelText(loaded, width);
     } else {
       json["description"] = loaded.predictor->Description();
       text += loaded.predictor->Description();

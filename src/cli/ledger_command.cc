@@ -13,6 +13,7 @@
 #include "model/config_json.h"
 #include "model/load.h"
 #include "report/format.h"
+#include "report/table.h"
 #include "tensor/shape.h"
 #include "train/presets.h"
 
@@ -139,6 +140,7 @@ nlohmann::ordered_json LedgerJson(const Ledger& ledger) {
           {"flops_training_step", ledger.flops_training_step},
           {"bytes_activations", ledger.activation_bytes},
           {"bytes_training", b.total()},
+          {"bytes_training_recompute", ledger.recompute_bytes},
           {"bytes_training_parts",
            {{"parameters", b.parameters},
             {"gradients", b.gradients},
@@ -147,7 +149,8 @@ nlohmann::ordered_json LedgerJson(const Ledger& ledger) {
             {"workspace", b.workspace}}},
           {"machine_bytes", ledger.machine.total},
           {"fits", ledger.fits},
-          {"change", ledger.fits ? Json() : Json(ledger.change)}};
+          {"change", ledger.fits ? Json() : Json(ledger.changes[0])},
+          {"changes", ledger.changes}};
 }
 
 const char* Plural(int64_t n) { return n == 1 ? "" : "s"; }
@@ -163,8 +166,7 @@ bool Repeats(std::string_view name) {
 std::string RepeatLine(const Ledger& ledger) {
   const int64_t last = ledger.config.n_layer - 1;
   if (last == 0) return "";
-  return last == 1 ? "  ... h.1 is like h.0\n"
-                   : fmt::format("  ... h.1 to h.{} are like h.0\n", last);
+  return last == 1 ? "h.1 is like h.0\n" : fmt::format("h.1 to h.{} are like h.0\n", last);
 }
 
 // "view of qkv" for "view of h.0.attn.qkv": the row's own block is meant.
@@ -173,116 +175,115 @@ std::string ShortMemory(const std::string& memory) {
   return dot == std::string::npos ? memory : memory.substr(0, name) + memory.substr(dot + 1);
 }
 
-std::string TensorTable(const Ledger& ledger) {
-  constexpr const char* kRow = "{:<16} {:<13} {:>20} {:>13} {:>8} {:>5}{}\n";
-  std::string text = fmt::format(fmt::runtime(kRow), "forward pass", "axes", "shape", "elements",
-                                 "bytes", "FLOPs", "  memory");
-  bool told = false;
+std::string Bytes(int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); }
+std::string Flops(int64_t flops) { return FormatQuantity(static_cast<double>(flops)); }
+
+std::string TensorTable(const Ledger& ledger, size_t width) {
+  Table table{"",
+              {"forward pass", "axes", "shape", "elements", "bytes", "FLOPs", "memory"},
+              {},
+              {"axes", "memory"}};
   for (const LedgerTensor& t : ledger.tensors) {
-    if (Repeats(t.name)) {
-      if (!told) text += RepeatLine(ledger);
-      told = true;
-      continue;
-    }
-    const std::string memory = ShortMemory(t.memory);
-    text += fmt::format(fmt::runtime(kRow), t.name, t.axes, ShapeText(t.shape),
-                        FormatCount(t.elements), FormatBytes(static_cast<double>(t.bytes)),
-                        t.flops == 0 ? "-" : FormatQuantity(static_cast<double>(t.flops)),
-                        "  " + memory);
+    if (Repeats(t.name)) continue;
+    table.rows.push_back({t.name, t.axes, ShapeText(t.shape), FormatCount(t.elements),
+                          Bytes(t.bytes), t.flops == 0 ? "-" : Flops(t.flops),
+                          ShortMemory(t.memory)});
   }
-  return text;
+  return TableText(table, width) + RepeatLine(ledger);
 }
 
-std::string ParameterTable(const Ledger& ledger) {
-  std::string text =
-      fmt::format("{:<46} {:<9} {:>20} {:>14}\n", "parameters", "axes", "shape", "elements");
-  bool told = false;
+std::string ParameterTable(const Ledger& ledger, size_t width) {
+  Table table{"", {"parameters", "axes", "shape", "elements"}, {}, {"axes"}};
   for (const Parameter& p : ledger.parameters) {
-    if (Repeats(p.name)) {
-      if (!told) text += RepeatLine(ledger);
-      told = true;
-      continue;
-    }
-    text += fmt::format("{:<46} {:<9} {:>20} {:>14}\n", p.name, p.axes, ShapeText(p.shape),
-                        FormatCount(p.elements));
+    if (Repeats(p.name)) continue;
+    table.rows.push_back({p.name, p.axes, ShapeText(p.shape), FormatCount(p.elements)});
   }
-  return text;
+  return TableText(table, width) + RepeatLine(ledger);
 }
 
-std::string CacheTable(const Ledger& ledger) {
+std::string CacheTable(const Ledger& ledger, size_t width) {
+  constexpr size_t kIndent = 13;
   const ModelConfig& c = ledger.config;
-  std::string text = fmt::format("{:<24} {:>14} {:>14} {:>12} {:>18}\n", "key/value cache",
-                                 "elements", "bytes", "share", "parameters");
+  Table table{"", {"key/value cache", "elements", "bytes", "share", "parameters"}, {}, {}};
   for (const GroupingRow& row : ledger.groupings) {
-    text += fmt::format(
-        "{:<24} {:>14} {:>14} {:>12} {:>18}{}\n",
-        fmt::format("{} {:>3} key/value head{}", row.kind, row.n_kv_head, Plural(row.n_kv_head)),
-        FormatCount(row.cache_elements), FormatCount(row.cache_bytes),
-        fmt::format("1/{}", c.n_head / row.n_kv_head), FormatCount(row.parameters),
-        row.n_kv_head == c.n_kv_head ? "  <- this one" : "");
+    table.rows.push_back(
+        {fmt::format("{} {:>3} head{}{}", row.kind, row.n_kv_head, Plural(row.n_kv_head),
+                     row.n_kv_head == c.n_kv_head ? " <- this" : ""),
+         FormatCount(row.cache_elements), FormatCount(row.cache_bytes),
+         fmt::format("1/{}", c.n_head / row.n_kv_head), FormatCount(row.parameters)});
   }
-  text += fmt::format(
-      "by formula   2 x layers {} x sequences {} x key/value heads {} x positions {} x width {}\n"
-      "             = {} elements, {} bytes in {}\n",
-      c.n_layer, ledger.B, c.n_kv_head, ledger.T, c.head_dim, FormatCount(ledger.cache_elements),
-      FormatCount(ledger.cache_bytes), NameOf(ledger.cache_type));
-  text += ledger.measured_cache_bytes
-              ? fmt::format("by measure   {} bytes held by the cache, in f32\n",
-                            FormatCount(*ledger.measured_cache_bytes))
-              : "by measure   the system gives no such memory\n";
+  const auto line = [&](std::string_view label, const std::string& words) {
+    return fmt::format("{:<{}}{}\n", label, kIndent, Wrap(words, width - kIndent, kIndent));
+  };
+  std::string text = TableText(table, width);
+  text += line("by formula",
+               fmt::format("2 x layers {} x sequences {} x key/value heads {} x positions {} x "
+                           "width {} = {} elements, {} bytes in {}",
+                           c.n_layer, ledger.B, c.n_kv_head, ledger.T, c.head_dim,
+                           FormatCount(ledger.cache_elements), FormatCount(ledger.cache_bytes),
+                           NameOf(ledger.cache_type)));
+  text += line("by measure", ledger.measured_cache_bytes
+                                 ? fmt::format("{} bytes held by the cache, in f32",
+                                               FormatCount(*ledger.measured_cache_bytes))
+                                 : "the system gives no such memory");
   if (c.n_kv_head < c.n_head) {
-    text += fmt::format(
-        "             query heads 0 to {} read key/value head 0 where it lies: "
-        "no copy is made\n",
-        c.n_head / c.n_kv_head - 1);
+    text += line("", fmt::format("query heads 0 to {} read key/value head 0 where it lies: no copy "
+                                 "is made",
+                                 c.n_head / c.n_kv_head - 1));
   }
   return text;
 }
 
-std::string MemoryText(const Ledger& ledger) {
+std::string MemoryText(const Ledger& ledger, size_t width) {
   const TrainingBytes& b = ledger.training;
-  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
-  std::string text = fmt::format("{:<24} {:>14}\n", "training keeps", "bytes");
+  Table table{"", {"training keeps", "bytes", ""}, {}, {}};
   const std::pair<const char*, int64_t> rows[] = {
-      {"parameters", b.parameters},         {"gradients", b.gradients},
-      {"AdamW's two moments", b.optimizer}, {"saved activations", b.saved},
-      {"workspace", b.workspace},           {"in all", b.total()}};
-  for (const auto& [name, n] : rows) {
-    text += fmt::format("{:<24} {:>14} {:>12}\n", name, FormatCount(n), bytes(n));
-  }
-  text +=
-      fmt::format("{:<24} {:>14} {:>12}  parameters, one pass and the cache\n", "inference, in all",
-                  FormatCount(b.parameters + ledger.activation_bytes + ledger.cache_bytes),
-                  bytes(b.parameters + ledger.activation_bytes + ledger.cache_bytes));
-  const auto flops = [](int64_t n) { return FormatQuantity(static_cast<double>(n)); };
-  text += fmt::format("\n{} FLOPs forward, {} a training step (matrix products, causal half)\n",
-                      flops(ledger.flops_forward), flops(ledger.flops_training_step));
-  return text;
+      {"parameters", b.parameters},
+      {"gradients", b.gradients},
+      {"AdamW's two moments", b.optimizer},
+      {"saved activations", b.saved},
+      {"workspace", b.workspace},
+      {"in all", b.total()},
+      {"in all with --recompute", ledger.recompute_bytes},
+      {"inference with a cache", b.parameters + ledger.activation_bytes + ledger.cache_bytes}};
+  for (const auto& [name, n] : rows) table.rows.push_back({name, FormatCount(n), Bytes(n)});
+  return TableText(table, width) + "\n" +
+         Wrap(fmt::format("{} FLOPs forward, {} a training step (matrix products, causal half)",
+                          Flops(ledger.flops_forward), Flops(ledger.flops_training_step)),
+              width, 0) +
+         "\n";
 }
 
-std::string FitText(const Ledger& ledger, bool memory_given) {
-  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
-  const std::string need = bytes(ledger.training.total()), room = bytes(ledger.machine.total);
+std::string FitText(const Ledger& ledger, bool memory_given, size_t width) {
+  const std::string need = Bytes(ledger.training.total()), room = Bytes(ledger.machine.total);
   const std::string place = memory_given ? room
                                          : fmt::format("this machine's {} ({} free now)", room,
-                                                       bytes(ledger.machine.free));
-  if (ledger.fits) {
-    return fmt::format("training with B = {} fits: {} of {}\n", ledger.B, need, place);
+                                                       Bytes(ledger.machine.free));
+  std::string text = Wrap(fmt::format("training with B = {} {}: {} of {}", ledger.B,
+                                      ledger.fits ? "fits" : "does not fit", need, place),
+                          width, 0) +
+                     "\n";
+  for (const std::string& change : ledger.changes) {
+    text += fmt::format("{:>16} {}\n",
+                        &change == &ledger.changes[0] ? "smallest change:" : "or:", change);
   }
-  return fmt::format("training with B = {} does not fit: {} of {}\nsmallest change: {}\n", ledger.B,
-                     need, place, ledger.change);
+  return text;
 }
 
-std::string LedgerText(const Ledger& ledger, bool memory_given) {
+std::string LedgerText(const Ledger& ledger, bool memory_given, size_t width) {
   const ModelConfig& c = ledger.config;
-  return fmt::format(
-             "{} layer{}, {} query head{} on {} key/value head{} of width {}, model width {}, "
-             "vocabulary {}\nB = {} sequence{}, T = S = {} position{}; {} parameters\n\n",
-             c.n_layer, Plural(c.n_layer), c.n_head, Plural(c.n_head), c.n_kv_head,
-             Plural(c.n_kv_head), c.head_dim, c.n_embd, c.vocab_size, ledger.B, Plural(ledger.B),
-             ledger.T, Plural(ledger.T), FormatCount(ledger.parameter_count)) +
-         TensorTable(ledger) + "\n" + ParameterTable(ledger) + "\n" + CacheTable(ledger) + "\n" +
-         MemoryText(ledger) + FitText(ledger, memory_given);
+  const std::string model = fmt::format(
+      "{} layer{}, {} query head{} on {} key/value head{} of width {}, model width {}, vocabulary "
+      "{}",
+      c.n_layer, Plural(c.n_layer), c.n_head, Plural(c.n_head), c.n_kv_head, Plural(c.n_kv_head),
+      c.head_dim, c.n_embd, c.vocab_size);
+  const std::string batch = fmt::format("B = {} sequence{}, T = S = {} position{}; {} parameters",
+                                        ledger.B, Plural(ledger.B), ledger.T, Plural(ledger.T),
+                                        FormatCount(ledger.parameter_count));
+  return Wrap(model, width, 0) + "\n" + Wrap(batch, width, 0) + "\n\n" +
+         TensorTable(ledger, width) + "\n" + ParameterTable(ledger, width) + "\n" +
+         CacheTable(ledger, width) + "\n" + MemoryText(ledger, width) +
+         FitText(ledger, memory_given, width);
 }
 
 Result<Verdict> RunLedger(Session& session, LedgerSpec& spec) {
@@ -290,7 +291,8 @@ Result<Verdict> RunLedger(Session& session, LedgerSpec& spec) {
   HEED_ASSIGN(const MachineMemory memory, MemoryToFit(session, spec.options.memory));
   HEED_ASSIGN(const Ledger ledger, MakeLedger(request, memory));
   HEED_TRY(session.terminal.Document(LedgerJson(ledger).dump(2)));
-  HEED_TRY(session.terminal.Say(LedgerText(ledger, session.options.Given("memory"))));
+  HEED_TRY(session.terminal.Say(
+      LedgerText(ledger, session.options.Given("memory"), session.terminal.text_width())));
   return Verdict::kDone;
 }
 

@@ -43,10 +43,11 @@ Status CheckMatrices(const Options& options, std::string_view lesson, const Less
   return {};
 }
 
-std::string ListText() {
+std::string ListText(size_t width) {
+  constexpr size_t kIndent = 21;
   std::string text;
   for (const Lesson& lesson : Lessons()) {
-    text += fmt::format("  {:<18} {}\n", lesson.name, lesson.title);
+    text += fmt::format("  {:<18} {}\n", lesson.name, Wrap(lesson.title, width - kIndent, kIndent));
   }
   return text + "\nheed lesson NAME walks one, --json gives its steps as data.\n";
 }
@@ -57,7 +58,7 @@ Result<Verdict> ListLessons(Session& session) {
     list.push_back({{"name", lesson.name}, {"title", lesson.title}, {"point", lesson.point}});
   }
   HEED_TRY(session.terminal.Document(nlohmann::ordered_json{{"lessons", std::move(list)}}.dump(2)));
-  HEED_TRY(session.terminal.Say(ListText()));
+  HEED_TRY(session.terminal.Say(ListText(session.terminal.text_width())));
   return Verdict::kDone;
 }
 
@@ -76,9 +77,9 @@ Result<Verdict> RunLesson(Session& session, const std::vector<std::string>& name
                                        {"steps", StepsJson(steps)}};
   HEED_TRY(session.terminal.Document(json.dump(2)));
   const size_t width = session.terminal.text_width();
-  HEED_TRY(
-      session.terminal.Say(fmt::format("{}: {}\n\n{}\n{}\n", lesson->name, lesson->title,
-                                       StepsText(steps, width), Wrap(lesson->point, width, 0))));
+  HEED_TRY(session.terminal.Say(fmt::format(
+      "{}\n\n{}\n{}\n", Wrap(fmt::format("{}: {}", lesson->name, lesson->title), width, 0),
+      StepsText(steps, width), Wrap(lesson->point, width, 0))));
   return Verdict::kDone;
 }
 

@@ -261,8 +261,7 @@ Command LogitsCommand() {
       "update) and the parameters behind them, after.NAME.";
   command.example =
       "heed logits runs/first --text \"To be\" --out logits.safetensors\n"
-      "heed logits runs/first --tokens-file batch.safetensors --grad --steps 5 --out "
-      "out.safetensors";
+      "heed logits runs/first --tokens-file in.safetensors --grad --out out.safetensors";
   command.takes_reference = true;
   command.takes_overwrite = true;
   command.declare = [](Options& options) -> CommandBody {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/mapped_file.h"
+#include "report/format.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
@@ -13,7 +14,6 @@
 namespace heed {
 namespace {
 
-constexpr size_t kHelpWidth = 100;
 constexpr size_t kWidestLabel = 34;  // longer ones have their help on the next line
 
 std::string Replaced(std::string text, char from, char to) {
@@ -100,7 +100,7 @@ std::string Wrap(std::string_view text, size_t width, size_t indent) {
   while (!text.empty()) {
     const size_t end = std::min(text.find(' '), text.size());
     const std::string_view word = text.substr(0, end);
-    if (used > 0 && used + 1 + word.size() > width) {
+    if (used > 0 && used + 1 + TextWidth(word) > width) {
       out += "\n" + std::string(indent, ' ');
       used = 0;
     } else if (used > 0) {
@@ -108,7 +108,7 @@ std::string Wrap(std::string_view text, size_t width, size_t indent) {
       ++used;
     }
     out += word;
-    used += word.size();
+    used += TextWidth(word);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return out;
@@ -295,7 +295,7 @@ std::string Options::Usage() const {
   return placeholder_.empty() ? "[options]" : placeholder_ + " [options]";
 }
 
-std::string Options::List() const {
+std::string Options::List(size_t width) const {
   struct Row {
     std::string title, label, help;
   };
@@ -329,7 +329,7 @@ std::string Options::List() const {
     out += "  " + row.label;
     out += row.label.size() > widest ? "\n" + std::string(indent, ' ')
                                      : std::string(indent - 2 - row.label.size(), ' ');
-    out += Wrap(row.help, kHelpWidth - indent, indent) + "\n";
+    out += Wrap(row.help, width - indent, indent) + "\n";
   }
   return out;
 }

@@ -67,7 +67,7 @@ class Options {
 
   // The two halves of a help page: "RUN... [options]", and the aligned list.
   std::string Usage() const;
-  std::string List() const;
+  std::string List(size_t width) const;
 
  private:
   Status ParseFlags(const std::vector<std::string>& arguments);

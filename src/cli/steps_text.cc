@@ -52,11 +52,14 @@ std::string Heading(const Step& step, size_t width) {
   const std::string shape = step.shape.empty()
                                 ? "one number"
                                 : fmt::format("[{}] = {}", step.axes, ShapeText(step.shape));
-  const std::string left = fmt::format("{:<12} {}", step.name, step.formula);
-  if (left.size() + 2 + shape.size() <= width) {
-    return left + std::string(width - left.size() - shape.size(), ' ') + shape + "\n";
-  }
-  return left + "\n" + std::string(width - shape.size(), ' ') + shape + "\n";
+  constexpr size_t kIndent = 13;
+  const std::string left =
+      fmt::format("{:<{}}{}", step.name, kIndent, Wrap(step.formula, width - kIndent, kIndent));
+  // Beside the formula where it fits, else below.
+  const size_t used = left.size() - (left.rfind('\n') + 1);
+  const bool beside = used + 2 + shape.size() <= width;
+  return left + (beside ? "" : "\n") +
+         std::string(width - shape.size() - (beside ? used : 0), ' ') + shape + "\n";
 }
 
 std::string Table(const Step& step, size_t width) {
@@ -73,12 +76,17 @@ std::string Table(const Step& step, size_t width) {
   }
   const size_t indent = 4 + label;
   const size_t fit = std::max<size_t>(1, (width - indent) / (cell + 2));
+  std::vector<std::string> names = step.columns;
+  // Columns that stand below others say which they are.
+  if (names.empty() && columns > fit) {
+    for (size_t c = 0; c < columns; ++c) names.push_back(fmt::format("c{}", c));
+  }
   std::string text;
   for (size_t first = 0; first < columns; first += fit) {
     const size_t last = std::min(columns, first + fit);
-    if (!step.columns.empty()) {
+    if (!names.empty()) {
       text += std::string(indent, ' ');
-      for (size_t c = first; c < last; ++c) text += fmt::format("  {:>{}}", step.columns[c], cell);
+      for (size_t c = first; c < last; ++c) text += fmt::format("  {:>{}}", names[c], cell);
       text += "\n";
     }
     for (size_t r = 0; r * columns < numbers.size(); ++r) {

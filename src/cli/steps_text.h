@@ -1,4 +1,4 @@
-// Steps as text for a terminal of 100 columns, and as JSON.
+// Steps as text for a terminal, and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -44,6 +44,12 @@ bool IsCapable(int fd) {
   return isatty(fd) && (term == nullptr || std::strcmp(term, "dumb") != 0);
 }
 
+size_t TextColumns(int fd) {
+  constexpr int kLeast = 60, kMost = 100;
+  const int columns = IsCapable(fd) ? ColumnsOf(fd) : kMost;
+  return static_cast<size_t>(columns > 0 ? std::clamp(columns, kLeast, kMost) : kMost);
+}
+
 std::string Bar(double share, int width, bool utf8) {
   const int full = static_cast<int>(share * width), rest = width - full;
   std::string out;
@@ -122,11 +128,8 @@ int Terminal::width() const {
   return 100;
 }
 
-size_t Terminal::text_width() const {
-  constexpr int kLeast = 60, kMost = 100;
-  const int columns = out_is_terminal() ? ColumnsOf(settings_.out) : kMost;
-  return static_cast<size_t>(columns > 0 ? std::clamp(columns, kLeast, kMost) : kMost);
-}
+size_t Terminal::text_width() const { return TextColumns(settings_.out); }
+size_t Terminal::note_width() const { return TextColumns(settings_.err); }
 
 std::string BarLine(const ProgressState& state, int width, bool utf8) {
   const double share = Share(state);

@@ -43,6 +43,7 @@ class Terminal {
   // Columns that text for people may take: stdout's when it is a terminal, from 60 to 100, else
   // 100.
   size_t text_width() const;
+  size_t note_width() const;  // the same of stderr, for notes
 
   // Writes to stdout. A reader that went away (EPIPE) is no error: closed() becomes true and
   // further text is dropped. Errors (kIo): the device is full, and the like.

@@ -8,9 +8,9 @@
 #include "cli/command.h"
 #include "cli/json.h"
 #include "data/corpus.h"
+#include "model/load.h"
 #include "report/format.h"
 #include "text/byte_tokenizer.h"
-#include "text/tokenizer_file.h"
 #include "text/utf8.h"
 
 namespace heed {
@@ -28,8 +28,8 @@ struct TokenizeSettings {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("tokenizer", self.tokenizer,
-          "byte, a vocabulary (tokenizer.json, *.model, *.bin, vocab.json with merges.txt), or the "
-          "folder of one or of a model");
+          "byte, a vocabulary (tokenizer.json, *.model, *.bin, vocab.json with merges.txt), the "
+          "folder of one or of a model, or a .gguf");
     visit("text", self.text, "text to cut, in place of files");
     visit("decode", self.decode, "ids to turn into text, as \"1,2,3\"");
     visit("count", self.count, "only count; files may be larger than memory");
@@ -107,7 +107,7 @@ class TokenizeRun {
     if (settings_.tokenizer == "byte") {
       tokenizer_ = std::make_unique<ByteTokenizer>();
     } else {
-      HEED_ASSIGN(tokenizer_, OpenTokenizer(settings_.tokenizer));
+      HEED_ASSIGN(tokenizer_, OpenVocabulary(settings_.tokenizer));
     }
     if (decode) {
       HEED_TRY(Decode());
@@ -216,8 +216,8 @@ Command TokenizeCommand() {
   command.explanation =
       "Prints every token's id, bytes and piece; on a terminal with colours also the text itself. "
       "Reads Hugging Face's tokenizer.json, SentencePiece's tokenizer.model, llama2.c's "
-      "tokenizer.bin, GPT-2's vocab.json with merges.txt (or encoder.json with vocab.bpe), and "
-      "models' folders.";
+      "tokenizer.bin, GPT-2's vocab.json with merges.txt (or encoder.json with vocab.bpe), "
+      "models' folders and GGUF files.";
   command.example =
       "heed tokenize --tokenizer runs/first --text \"Once upon a time\"\n"
       "heed tokenize book.txt --tokenizer gpt2/vocab.json --count\n"

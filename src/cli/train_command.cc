@@ -307,7 +307,7 @@ class TrainRun {
     json["tokens"] = last.tokens;
     json["elapsed_s"] = last.elapsed_s;
     HEED_TRY(session_.terminal.Document(DocumentText(json)));
-    HEED_TRY(session_.terminal.Say(text + "\n"));
+    HEED_TRY(session_.terminal.Say(Wrap(text, session_.terminal.text_width(), 0) + "\n"));
     return Verdict::kDone;
   }
 
@@ -384,33 +384,36 @@ class TrainRun {
     return data_.tokenizer->Encode("\n") ? "\n" : std::string(data_.tokenizer->TokenBytes(0));
   }
 
+  void Tell(const std::string& line) const {
+    session_.terminal.Note(Wrap(line, session_.terminal.note_width(), 10));
+  }
+
   void Introduce() {
     const ModelConfig& c = model_->config();
-    session_.terminal.Note(fmt::format(
+    Tell(fmt::format(
         "model     {} parameters: {} layers, {} heads{}, width {}, context {}, vocabulary {}",
         FormatCount(model_->parameters().elements()), c.n_layer, c.n_head,
         c.n_kv_head == c.n_head ? "" : fmt::format(" ({} key/value)", c.n_kv_head), c.n_embd,
         c.block_size, c.vocab_size));
-    session_.terminal.Note(fmt::format("data      {} training and {} held-out tokens",
-                                       FormatCount(data_.batches->train_tokens()),
-                                       FormatCount(data_.batches->val_tokens())));
+    Tell(fmt::format("data      {} training and {} held-out tokens",
+                     FormatCount(data_.batches->train_tokens()),
+                     FormatCount(data_.batches->val_tokens())));
     if (trainer_->iteration() == 0) {
-      session_.terminal.Note(fmt::format(
-          "expect    a first loss near ln({}) = {}{}", c.vocab_size,
-          FormatFigure(std::log(static_cast<double>(c.vocab_size))),
-          trainer_->floor() ? fmt::format(", and never less than {} held out",
-                                          FormatFigure(trainer_->floor()->nats_per_token))
-                            : ""));
+      Tell(fmt::format("expect    a first loss near ln({}) = {}{}", c.vocab_size,
+                       FormatFigure(std::log(static_cast<double>(c.vocab_size))),
+                       trainer_->floor()
+                           ? fmt::format(", and never less than {} held out",
+                                         FormatFigure(trainer_->floor()->nats_per_token))
+                           : ""));
     }
-    session_.terminal.Note(fmt::format(
-        "memory    {} planned, {} threads, {}, {}",
-        FormatBytes(static_cast<double>(trainer_->planned_bytes())), NumThreads(),
-        session_.globals.reference ? "reference" : SimdTarget(), NameOf(spec_.train.dtype)));
+    Tell(fmt::format("memory    {} planned, {} threads, {}, {}",
+                     FormatBytes(static_cast<double>(trainer_->planned_bytes())), NumThreads(),
+                     session_.globals.reference ? "reference" : SimdTarget(),
+                     NameOf(spec_.train.dtype)));
     const TrainSettings& t = spec_.train;
-    session_.terminal.Note(
-        fmt::format("settings  {} updates of {} x {} tokens, learning rate {} to {}, positions {}",
-                    FormatCount(t.max_iters), t.batch_size * t.grad_accum, c.block_size,
-                    FormatFigure(t.learning_rate), FormatFigure(t.min_lr), NameOf(c.position)));
+    Tell(fmt::format("settings  {} updates of {} x {} tokens, learning rate {} to {}, positions {}",
+                     FormatCount(t.max_iters), t.batch_size * t.grad_accum, c.block_size,
+                     FormatFigure(t.learning_rate), FormatFigure(t.min_lr), NameOf(c.position)));
     if (!spec_.inputs.resume.empty()) IntroduceResume();
   }
 
@@ -424,7 +427,7 @@ class TrainRun {
           "; from update {} on at the least learning rate, --lr-decay-iters N stretches its fall",
           FormatCount(t.lr_decay_iters));
     }
-    session_.terminal.Note(Wrap(line, 100, 10));
+    Tell(line);
   }
 
   Result<Verdict> Train() {
@@ -483,7 +486,7 @@ class TrainRun {
     HEED_ASSIGN(const std::vector<Sample> samples,
                 Generate(*model_, *data_.tokenizer, {&request, 1}, options));
     const std::string text = OneLine(spec_.train.sample_prompt + samples[0].text);
-    return Wrap(text, 90, 8);
+    return Wrap(text, session_.terminal.note_width() - 8, 8);
   }
 
   // How many held-out sums greedy decoding gets right in every digit.
@@ -536,7 +539,7 @@ class TrainRun {
                           FormatFigure(std::exp(*val_loss_)),
                           val_iter_ == last.iter ? "" : fmt::format(" at update {}", val_iter_));
     }
-    HEED_TRY(session_.terminal.Say(text + "\n"));
+    HEED_TRY(session_.terminal.Say(Wrap(text, session_.terminal.text_width(), 0) + "\n"));
     return Verdict::kDone;
   }
 

@@ -57,6 +57,13 @@ class MemoryMap {
   }
   std::string OfDerived(const DerivedTensor& derived) const {
     if (!derived.of) return "never held";
+    for (const DerivedTensor& earlier : plan_.derived()) {
+      if (&earlier == &derived) break;
+      if (earlier.of && Address(earlier) == Address(derived) &&
+          earlier.strides == derived.strides && earlier.shape == derived.shape) {
+        return "in place of " + earlier.name;
+      }
+    }
     const PlannedTensor& whole = plan_.tensors()[*derived.of];
     int64_t last = derived.offset;
     for (size_t axis = 0; axis < derived.shape.size(); ++axis) {
@@ -66,6 +73,10 @@ class MemoryMap {
   }
 
  private:
+  const float* Address(const DerivedTensor& view) const {
+    return plan_.data(*view.of) + view.offset;
+  }
+
   const Plan& plan_;
   std::unordered_map<const float*, size_t> first_;  // the first tensor at each address
 };
@@ -94,9 +105,9 @@ std::vector<LedgerTensor> ListTensors(const Plan& plan, const Plan& allocated,
   return list;
 }
 
-TrainingBytes PlanTraining(const Gpt& model, int64_t B, int64_t T) {
+TrainingBytes PlanTraining(const Gpt& model, int64_t B, int64_t T, bool recompute = false) {
   const std::unique_ptr<Activations> activations =
-      Activations::Outline(model, B, T, /*training=*/true);
+      Activations::Outline(model, B, T, /*training=*/true, recompute);
   const Plan& plan = activations->plan();
   const int64_t block = model.parameters().block_elements() * kFloat;
   TrainingBytes bytes{block, block, 2 * block};
@@ -118,25 +129,50 @@ int64_t LargestThatFits(int64_t most, const Fits& fits) {
   return low;
 }
 
-std::string SmallestChange(const Gpt& model, int64_t B, int64_t T, int64_t limit) {
-  const auto fits = [&](int64_t b, int64_t t) {
-    return PlanTraining(model, b, t).total() <= limit;
+// What makes training fit, the smallest change first: the same updates in smaller batches or with
+// activations computed again, then a shorter sequence, then fewer layers.
+std::vector<std::string> ChangesThatFit(const Gpt& model, int64_t B, int64_t T, int64_t limit) {
+  const auto largest_batch = [&](int64_t most, bool recompute) {
+    return LargestThatFits(
+        most, [&](int64_t b) { return PlanTraining(model, b, T, recompute).total() <= limit; });
   };
-  const int64_t batch = LargestThatFits(B - 1, [&](int64_t b) { return fits(b, T); });
-  if (batch > 0) {
+  const auto batches = [&](int64_t batch) {
     return fmt::format("--batch-size {} --grad-accum {}", batch, (B + batch - 1) / batch);
-  }
-  const int64_t length = LargestThatFits(T - 1, [&](int64_t t) { return fits(1, t); });
-  if (length > 0) return fmt::format("--batch-size 1 --block-size {}", length);
-  const auto with_layers = [&](int64_t n_layer) {
-    ModelConfig config = model.config();
-    config.n_layer = n_layer;
-    const auto smaller = Gpt::Outline(config, model.kernels());
-    return smaller && PlanTraining(**smaller, 1, T).total() <= limit;
   };
-  const int64_t layers = LargestThatFits(model.config().n_layer - 1, with_layers);
-  if (layers > 0) return fmt::format("--batch-size 1 --n-layer {}", layers);
-  return "a narrower model: one layer of it does not fit";
+  const int64_t kept = largest_batch(B - 1, false);
+  const int64_t again = largest_batch(B, true);
+  std::vector<std::string> changes;
+  if (kept > 0) changes.push_back(batches(kept));
+  if (again == B) {
+    changes.emplace_back("--recompute");
+  } else if (kept == 0 && again > 0) {
+    changes.push_back(batches(again) + " --recompute");
+  }
+  if (!changes.empty()) return changes;
+
+  // The largest value at which one sequence fits; computing again only where it gains something.
+  const auto smaller = [&](const char* flag, int64_t ModelConfig::*setting, int64_t most) {
+    const auto largest = [&](bool recompute) {
+      return LargestThatFits(most, [&](int64_t value) {
+        ModelConfig config = model.config();
+        config.*setting = value;
+        const auto other = Gpt::Outline(config, model.kernels());
+        return other &&
+               PlanTraining(**other, 1, std::min(T, config.block_size), recompute).total() <= limit;
+      });
+    };
+    const int64_t plain = largest(false), recomputed = largest(true);
+    const int64_t value = std::max(plain, recomputed);
+    if (value == 0) return false;
+    changes.push_back(fmt::format("--batch-size 1 {} {}{}", flag, value,
+                                  recomputed > plain ? " --recompute" : ""));
+    return true;
+  };
+  if (!smaller("--block-size", &ModelConfig::block_size, T - 1) &&
+      !smaller("--n-layer", &ModelConfig::n_layer, model.config().n_layer - 1)) {
+    changes.emplace_back("a narrower model: one layer of it does not fit");
+  }
+  return changes;
 }
 
 Result<std::vector<GroupingRow>> ListGroupings(const ModelConfig& config, const LedgerRequest& r) {
@@ -197,9 +233,10 @@ Result<Ledger> MakeLedger(const LedgerRequest& request, const MachineMemory& mac
   ledger.flops_forward = TotalForwardFlops(*model, B, T);
   ledger.flops_training_step = TrainingStepFlops(*model, B, T);
   ledger.training = PlanTraining(*model, B, T);
+  ledger.recompute_bytes = PlanTraining(*model, B, T, /*recompute=*/true).total();
   ledger.machine = machine;
   ledger.fits = ledger.training.total() <= machine.total;
-  if (!ledger.fits) ledger.change = SmallestChange(*model, B, T, machine.total);
+  if (!ledger.fits) ledger.changes = ChangesThatFit(*model, B, T, machine.total);
   return ledger;
 }
 

@@ -27,7 +27,7 @@ struct LedgerTensor {
   int64_t bytes = 0;   // as float32; of the whole tensor, held or not
   int64_t flops = 0;   // of the matrix product that makes it
   bool copy = false;   // whether it was written to memory, rather than being a view or never held
-  std::string memory;  // "own", "reuses NAME", "view of NAME" or "never held"
+  std::string memory;  // "own", "reuses NAME", "view of NAME", "in place of NAME" or "never held"
 };
 
 // What a number of key/value heads means for the cache and the model.
@@ -67,9 +67,10 @@ struct Ledger {
 
   int64_t flops_forward = 0, flops_training_step = 0;
   TrainingBytes training;
+  int64_t recompute_bytes = 0;  // of training with activations computed again, in all
   MachineMemory machine;
-  bool fits = false;   // training, in the machine's whole memory
-  std::string change;  // the smallest change that makes it fit; "" when it does
+  bool fits = false;                 // training, in the machine's whole memory
+  std::vector<std::string> changes;  // that make it fit, the smallest first; none when it does
 };
 
 struct LedgerRequest {

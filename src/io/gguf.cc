@@ -177,8 +177,11 @@ class Reader {
     if (type == kString) {
       return TakeList<std::string>(count, [this] { return TakeString(); });
     }
-    if (type == kFloat32 || type == kFloat64) {
-      return TakeList<double>(count, [this, type] { return TakeFloat(type); });
+    if (type == kFloat32) {
+      return TakeList<double>(count, [this] { return Take<float>(); });
+    }
+    if (type == kFloat64) {
+      return TakeList<double>(count, [this] { return Take<double>(); });
     }
     if (type == kBool) return TakeList<int64_t>(count, [this, &key] { return TakeBool(key); });
     return TakeList<int64_t>(count, [this, type, &key] { return TakeInteger(type, key); });

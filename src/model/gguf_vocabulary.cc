@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/quote.h"
+#include "text/bpe_lists.h"
 #include "text/bpe_tokenizer.h"
 #include "text/byte_tokenizer.h"
 #include "text/scored_pieces.h"
@@ -133,19 +134,17 @@ Result<BpeVocabulary> ReadPieces(const GgufFile& file) {
   return vocabulary;
 }
 
-Status ReadMerges(const GgufFile& file, BpeVocabulary* vocabulary) {
+Result<std::vector<BpeMerge>> ReadMerges(const GgufFile& file,
+                                         const std::vector<std::string>& tokens) {
   std::vector<std::string> lines;
   HEED_TRY(file.Get(kMerges, &lines));
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const std::string& line : lines) {
-    const size_t space = line.find(' ', 1);
-    const auto left = UnspellBytes(line.substr(0, space));
-    const auto right =
-        space == std::string::npos ? std::nullopt : UnspellBytes(line.substr(space + 1));
-    if (!left || !right) return Bad(file, kMerges, Quoted(line), "two tokens and a space");
-    pairs.emplace_back(*left, *right);
+  std::vector<std::pair<std::string_view, std::string_view>> pairs(lines.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (SplitMerge(lines[i], &pairs[i])) continue;
+    return Bad(file, kMerges, Quoted(lines[i]), "two tokens and a space");
   }
-  return SetMerges(pairs, file.where() + ": " + kMerges, vocabulary);
+  const std::vector<std::string_view> spelled(tokens.begin(), tokens.end());
+  return MergesOf(pairs, spelled, file.where() + ": " + kMerges);
 }
 
 Result<BpeVocabulary> ReadByteLevel(const GgufFile& file) {
@@ -171,7 +170,7 @@ Result<BpeVocabulary> ReadByteLevel(const GgufFile& file) {
     // What pads a vocabulary need not be spelled in bytes.
     vocabulary.tokens.push_back(UnspellBytes(token).value_or(token));
   }
-  HEED_TRY(ReadMerges(file, &vocabulary));
+  HEED_ASSIGN(vocabulary.merges, ReadMerges(file, lists.tokens));
   HEED_TRY(ReadSpecial(file, /*add_bos=*/false, &vocabulary));
   return vocabulary;
 }

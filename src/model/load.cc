@@ -8,6 +8,7 @@
 #include "io/tensor_entry.h"
 #include "model/folder.h"
 #include "model/gguf_model.h"
+#include "model/gguf_vocabulary.h"
 #include "model/llama2c_model.h"
 #include "text/tokenizer_file.h"
 
@@ -46,6 +47,12 @@ CheckpointFormat FormatOf(const std::string& path) {
                             : CheckpointFormat::kHuggingFace;
 }
 
+Result<std::unique_ptr<Tokenizer>> OpenVocabulary(const std::string& path) {
+  if (FormatOf(path) != CheckpointFormat::kGguf) return OpenTokenizer(path);
+  HEED_ASSIGN(const GgufFile file, GgufFile::Open(path));
+  return GgufVocabulary(file);
+}
+
 Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
                               const std::string& vocabulary, Weights weights) {
   std::error_code error;
@@ -57,7 +64,7 @@ Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
                                       ? LoadFolder(path, kernels, weights)
                                       : LoadFile(path, kernels, vocabulary, weights));
   if (vocabulary.empty()) return loaded;
-  loaded.tokenizer = OpenTokenizer(vocabulary);
+  loaded.tokenizer = OpenVocabulary(vocabulary);
   if (!loaded.tokenizer) return tl::make_unexpected(loaded.tokenizer.error());
   HEED_TRY(CheckVocabulary(loaded.tokenizer, loaded.model->config(), vocabulary));
   return loaded;

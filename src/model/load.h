@@ -28,7 +28,10 @@ std::span<const EnumName<CheckpointFormat>> EnumNames(CheckpointFormat);
 // By the ending: .gguf, .bin, else a folder.
 CheckpointFormat FormatOf(const std::string& path);
 
-// With a `vocabulary` (a path for OpenTokenizer) in place of the model's own. Errors: those of
+// The vocabulary of a .gguf, or what OpenTokenizer takes.
+Result<std::unique_ptr<Tokenizer>> OpenVocabulary(const std::string& path);
+
+// With a `vocabulary` (a path for OpenVocabulary) in place of the model's own. Errors: those of
 // LoadFolder, LoadGguf and LoadLlama2c; nothing there, or nothing of the kind; a given vocabulary
 // that cannot be opened.
 Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,

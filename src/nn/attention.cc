@@ -19,6 +19,10 @@ void Attention::PlanState(Plan* plan, const std::string& name, int64_t B, int64_
   heads(".q", n_head, 0);
   heads(".k", n_kv_head, merged);
   heads(".v", n_kv_head, merged + kv_width());
+  if (rope != nullptr) {
+    heads(".q_rot", n_head, 0);
+    heads(".k_rot", n_kv_head, merged);
+  }
   plan->AddUnheld(name + ".scores", "B H T S", {B, n_head, T, T});
   plan->AddUnheld(name + ".pattern", "B H T S", {B, n_head, T, T});
   plan->Add(&state->z, name + ".merged", "attn.z", "B T HD", {B, T, merged}, Lifetime::kSaved);

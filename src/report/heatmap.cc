@@ -23,7 +23,8 @@ constexpr std::array<Shade, 5> kShades = {{{0, "··", ". "},
                                            {0.5f, "▓▓", "XX"},
                                            {0.8f, "██", "##"}}};
 constexpr size_t kWidestLabel = 10;
-constexpr int kMapPoints = 190;  // side of a map in a picture
+// Points of a picture: the least side of a map, a label's line and the width of its characters.
+constexpr int kMapPoints = 190, kLabelLine = 8, kLabelCharacter = 5;
 constexpr int kGap = 12, kTitle = 22;
 
 const Shade& ShadeOf(float weight) {
@@ -42,13 +43,41 @@ std::string Cut(std::string_view text, size_t width) {
   return std::string(text.substr(0, end));
 }
 
+size_t WidestLabel(std::span<const std::string> labels) {
+  size_t widest = 1;
+  for (const std::string& label : labels) widest = std::max(widest, TextWidth(label));
+  return std::min(kWidestLabel, widest);
+}
+
+// The ticks of an axis: a label for each token, without marks.
+std::string LabelTics(char axis, std::span<const std::string> labels) {
+  std::string tics;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    tics +=
+        fmt::format("{}{} {}", i == 0 ? "" : ", ", GnuplotQuoted(Cut(labels[i], kWidestLabel)), i);
+  }
+  return fmt::format("set {0}tics scale 0 offset {1} font ',7' textcolor rgb '#333333' {2} ({3})\n",
+                     axis, axis == 'x' ? "0,0.3" : "0.5,0",
+                     axis == 'x' && WidestLabel(labels) > 1 ? "rotate by 90 right" : "norotate",
+                     tics);
+}
+
 }  // namespace
 
-std::string DrawHeatMap(const HeatMap& map, std::span<const std::string> labels, bool utf8) {
-  size_t widest = 1;
-  for (const std::string& label : labels) {
-    widest = std::max(widest, std::min(kWidestLabel, TextWidth(label)));
+std::string TokenLabel(std::string_view text, bool utf8) {
+  std::string label;
+  for (const char c : text) {
+    if (c == '\n' && utf8) {
+      label += "↵";
+    } else {
+      label += c;
+    }
   }
+  return Printable(label);
+}
+
+std::string DrawHeatMap(const HeatMap& map, std::span<const std::string> labels, bool utf8) {
+  const size_t widest = WidestLabel(labels);
   std::string out(widest + 2, ' ');
   for (const std::string& label : labels) {
     const std::string first = Cut(label, 1);
@@ -56,7 +85,7 @@ std::string DrawHeatMap(const HeatMap& map, std::span<const std::string> labels,
   }
   while (out.back() == ' ') out.pop_back();
   out += "\n";
-  for (int64_t t = 0; t < map.T; ++t) {
+  for (int64_t t = 0; t < static_cast<int64_t>(labels.size()); ++t) {
     const std::string label = Cut(labels[static_cast<size_t>(t)], widest);
     out += std::string(widest - TextWidth(label), ' ') + label + "  ";
     for (int64_t s = 0; s <= t; ++s) {
@@ -79,7 +108,8 @@ std::string HeatMapLegend(bool utf8) {
   return out;
 }
 
-Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns, const std::string& title,
+Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns,
+                     std::span<const std::string> labels, const std::string& title,
                      const std::string& path, bool overwrite) {
   const bool png = path.ends_with(".png");
   if (!png && !path.ends_with(".svg")) {
@@ -87,9 +117,11 @@ Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns, const std::
   }
   const auto count = static_cast<int64_t>(maps.size());
   const int64_t rows = (count + columns - 1) / columns;
-  const int side = kMapPoints + kGap;
-  const int width = static_cast<int>(columns) * side + kGap;
-  const int height = static_cast<int>(rows) * (side + kTitle) + kTitle + kGap;
+  const int points = std::max(kMapPoints, kLabelLine * static_cast<int>(labels.size()));
+  const int side = points + kGap;
+  const int label_points = kLabelCharacter * (1 + static_cast<int>(WidestLabel(labels)));
+  const int width = label_points + static_cast<int>(columns) * side + kGap;
+  const int height = static_cast<int>(rows) * (side + kTitle) + kTitle + kGap + label_points;
   std::string script = GnuplotTerminal(png, width, height);
   script +=
       "set encoding utf8\nunset key\nunset colorbox\nunset tics\nset border lc rgb '#bbbbbb'\n"
@@ -99,6 +131,8 @@ Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns, const std::
                         GnuplotQuoted(title), double(kGap) / width, 1 - 14.0 / height);
   for (int64_t i = 0; i < count; ++i) {
     const HeatMap& map = maps[static_cast<size_t>(i)];
+    script += i % columns == 0 ? LabelTics('y', labels) : "unset ytics\n";
+    script += i + columns >= count ? LabelTics('x', labels) : "unset xtics\n";
     script += "$map << EOD\n";
     for (int64_t t = 0; t < map.T; ++t) {
       for (int64_t s = 0; s < map.T; ++s) {
@@ -107,16 +141,15 @@ Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns, const std::
       }
       script += "\n";
     }
-    const double left = kGap + static_cast<double>(i % columns) * side;
+    const double left = kGap + label_points + static_cast<double>(i % columns) * side;
     const double top = 2.0 * kTitle + static_cast<double>(i / columns) * (side + kTitle);
     script += fmt::format(
         "EOD\nset lmargin at screen {:.6f}\nset rmargin at screen {:.6f}\n"
         "set tmargin at screen {:.6f}\nset bmargin at screen {:.6f}\n"
         "set label 2 {} at graph 0, graph 1 left offset 0,0.6 tc rgb '#333333'\n"
         "plot [-0.5:{:.1f}] [{:.1f}:-0.5] $map matrix with image pixels\nunset label 1\n",
-        left / width, (left + kMapPoints) / width, 1 - top / height,
-        1 - (top + kMapPoints) / height, GnuplotQuoted(map.title), double(map.T) - 0.5,
-        double(map.T) - 0.5);
+        left / width, (left + points) / width, 1 - top / height, 1 - (top + points) / height,
+        GnuplotQuoted(map.title), double(map.T) - 0.5, double(map.T) - 0.5);
   }
   HEED_ASSIGN(const std::string bytes, RunGnuplot(script + "unset multiplot\n"));
   const std::string_view piece = bytes;

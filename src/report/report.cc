@@ -7,11 +7,11 @@
 
 #include "base/fields_text.h"
 #include "base/memory.h"
-#include "base/quote.h"
 #include "baseline/open.h"
 #include "data/dataset.h"
 #include "infer/sampler.h"
 #include "model/folder.h"
+#include "report/heatmap.h"
 #include "text/tokenizer_file.h"
 
 namespace heed {
@@ -56,7 +56,7 @@ Result<ReportedHeads> ReportHeads(const LanguageModel& model, const ReportedRun&
   tokens.resize(std::min({tokens.size(), kMostPositions, block}));
   ReportedHeads heads;
   for (const int32_t token : tokens) {
-    heads.labels.push_back(Printable(tokenizer.TokenBytes(token)));
+    heads.labels.push_back(TokenLabel(tokenizer.TokenBytes(token), /*utf8=*/true));
   }
   HEED_ASSIGN(heads.maps, ReadAttentionMaps(*model.gpt, tokens));
   if (!request.ablate) {

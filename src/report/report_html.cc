@@ -52,6 +52,7 @@ tbody th { font-weight: 500; min-width: 8rem; }
 td { min-width: 4.5rem; overflow-wrap: break-word; }
 .numbers td, .numbers thead th:not(:first-child) { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
+.numbers thead th.word, .numbers td.word { text-align: left; }
 .chart { width: 100%; height: auto; display: block; }
 .chart polyline, .chart path { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .chart .grid { stroke: var(--line); stroke-width: 1; }
@@ -95,7 +96,8 @@ std::string Cards(const ReportedRun& run) {
   for (const SheetRow& row : run.sheet) {
     out += fmt::format(
         "<div class=\"card\"><h4>temperature {}</h4>\n<pre><b>{}</b>{}</pre>\n"
-        "<p>entropy {:.2f}, distinct {:.0f} % and {:.0f} %, repetition {:.0f} %</p></div>\n",
+        "<p>entropy {:.2f}, distinct {:.0f}&nbsp;% and {:.0f}&nbsp;%, repetition "
+        "{:.0f}&nbsp;%</p></div>\n",
         FormatFigure(row.temperature), HtmlText(row.prompt), HtmlText(row.text), row.entropy,
         100 * row.distinct_1, 100 * row.distinct_2, 100 * row.repetition);
   }
@@ -112,6 +114,9 @@ std::string Maps(const ReportedRun& run) {
                    "what it gains without that head.</p>\n",
                    heads.ablation->loss, FormatCount(heads.ablation->tokens))
              : "<p class=\"note\">No ablation: " + HtmlText(heads.no_ablation) + "</p>\n";
+  std::string text;
+  for (const std::string& label : heads.labels) text += label;
+  out += "<p class=\"note\">Queries down, keys across: <q>" + HtmlText(text) + "</q></p>\n";
   out += "<div class=\"maps\">\n";
   for (int64_t layer = 0; layer < heads.maps.n_layer; ++layer) {
     for (int64_t head = 0; head < heads.maps.n_head; ++head) {

@@ -19,8 +19,9 @@ std::vector<RunRecord> Records(std::span<const ReportedRun> runs) {
 
 // Every setting of every run; "-" where a kind of model does not have it.
 Table SettingsTable(std::span<const RunRecord> runs) {
-  Table table{"all settings", {"setting"}, {}, /*numbers=*/false};
+  Table table{"all settings", {"setting"}, {}, {}};
   for (const RunRecord& run : runs) table.head.push_back(run.name);
+  table.words = table.head;
   for (const RunRecord& owner : runs) {
     for (const auto& [setting, unused] : owner.settings) {
       if (std::ranges::count(table.rows, setting, [](const auto& row) { return row[0]; }) > 0) {
@@ -57,7 +58,8 @@ Table ShapeTable(const ReportedRun& run) {
   const Ledger& ledger = *run.ledger;
   Table table{run.record.name + ": tensors of a pass",
               {"tensor", "axes", "shape", "elements", "bytes", "FLOPs", "memory"},
-              {}};
+              {},
+              {"axes", "memory"}};
   for (const LedgerTensor& t : ledger.tensors) {
     if (t.name.starts_with("h.") && !t.name.starts_with("h.0.")) continue;
     table.rows.push_back({t.name, t.axes, ShapeText(t.shape), FormatCount(t.elements),
@@ -72,7 +74,8 @@ Table MemoryTable(const ReportedRun& run) {
   const Ledger& ledger = *run.ledger;
   const Ledger& one = *run.one;
   const ModelConfig& c = ledger.config;
-  Table table{run.record.name + ": memory", {"what", "formula", "bytes", "measured"}, {}};
+  Table table{
+      run.record.name + ": memory", {"what", "formula", "bytes", "measured"}, {}, {"formula"}};
   const auto add = [&](const std::string& what, const std::string& formula, int64_t bytes,
                        const std::string& measured) {
     table.rows.push_back({what, formula, FormatCount(bytes), measured});
@@ -146,7 +149,7 @@ std::vector<ReportSection> ReportSections(std::span<const ReportedRun> runs) {
   ReportSection settings{"Settings", "", {}};
   if (runs.size() > 1) {
     settings.tables.push_back(DifferenceTable(records));
-    settings.tables.back().numbers = false;
+    settings.tables.back().words = settings.tables.back().head;
   }
   settings.tables.push_back(SettingsTable(records));
   for (ReportSection* section : {&sheet, &heads, &shapes, &memory, &settings}) {

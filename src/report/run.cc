@@ -47,16 +47,19 @@ Result<Settings> ReadSettings(const std::string& path, std::vector<std::string>*
   }
   std::vector<std::pair<uint32_t, std::pair<std::string, std::string>>> placed;
   for (const auto& [key, node] : parsed.table()) {
-    if (const auto* list = node.as_array(); list != nullptr && key.str() == "data") {
-      list->for_each([data](const auto& source) {
-        if constexpr (toml::is_string<decltype(source)>) data->push_back(source.get());
-      });
-    }
     std::ostringstream value;
-    if (const auto* words = node.as_string()) {
+    if (const auto* list = node.as_array(); list != nullptr && key.str() == "data") {
+      list->for_each([&](const auto& source) {
+        if constexpr (toml::is_string<decltype(source)>) {
+          value << (data->empty() ? "" : ", ") << source.get();
+          data->push_back(source.get());
+        }
+      });
+    } else if (const auto* words = node.as_string()) {
       value << words->get();
     } else if (const auto* number = node.as_floating_point()) {
-      value << JsonText(number->get());
+      // A tenth of 0.003 is 0.00030000000000000003.
+      value << fmt::format("{:.10g}", number->get());
     } else {
       node.visit([&value](const auto& v) { value << v; });
     }

@@ -28,6 +28,10 @@ std::string Shortened(std::string text, size_t width) {
   return text + ".";
 }
 
+bool IsFlushRight(const Table& table, size_t column) {
+  return column > 0 && std::ranges::count(table.words, table.head[column]) == 0;
+}
+
 std::vector<size_t> NaturalWidths(const Table& table) {
   std::vector<size_t> widths;
   for (const std::string& head : table.head) widths.push_back(TextWidth(head));
@@ -56,7 +60,7 @@ Table Part(const Table& table, size_t first, size_t last) {
                 cells.begin() + static_cast<ptrdiff_t>(last));
     return part;
   };
-  Table part{table.title, cut(table.head), {}, table.numbers};
+  Table part{table.title, cut(table.head), {}, table.words};
   for (const auto& row : table.rows) part.rows.push_back(cut(row));
   return part;
 }
@@ -96,7 +100,7 @@ std::string TableText(const Table& table, size_t width) {
     std::string text;
     for (size_t i = 0; i < cells.size(); ++i) {
       if (i > 0) text += std::string(kGap, ' ');
-      text += Padded(Shortened(Printable(cells[i]), widths[i]), widths[i], i > 0 && table.numbers);
+      text += Padded(Shortened(Printable(cells[i]), widths[i]), widths[i], IsFlushRight(table, i));
     }
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";
@@ -120,7 +124,7 @@ std::string TableMarkdown(const Table& table) {
   line(table.head);
   out += "|";
   for (size_t i = 0; i < table.head.size(); ++i) {
-    out += i > 0 && table.numbers ? " ---: |" : " --- |";
+    out += IsFlushRight(table, i) ? " ---: |" : " --- |";
   }
   out += "\n";
   for (const auto& row : table.rows) line(row);
@@ -163,15 +167,22 @@ std::string HtmlText(std::string_view text) {
 }
 
 std::string TableHtml(const Table& table) {
+  bool numbers = false;
+  for (size_t i = 0; i < table.head.size(); ++i) numbers = numbers || IsFlushRight(table, i);
+  const auto kind = [&](size_t column) {
+    return numbers && column > 0 && !IsFlushRight(table, column) ? " class=\"word\"" : "";
+  };
   std::string out = fmt::format("<div class=\"scroll\"><table{}>\n<thead><tr>",
-                                table.numbers ? " class=\"numbers\"" : "");
-  for (const std::string& head : table.head) {
-    out += "<th scope=\"col\">" + HtmlText(head) + "</th>";
+                                numbers ? " class=\"numbers\"" : "");
+  for (size_t i = 0; i < table.head.size(); ++i) {
+    out += fmt::format("<th scope=\"col\"{}>{}</th>", kind(i), HtmlText(table.head[i]));
   }
   out += "</tr></thead>\n<tbody>\n";
   for (const auto& row : table.rows) {
     out += "<tr><th scope=\"row\">" + HtmlText(row[0]) + "</th>";
-    for (size_t i = 1; i < row.size(); ++i) out += "<td>" + HtmlText(row[i]) + "</td>";
+    for (size_t i = 1; i < row.size(); ++i) {
+      out += fmt::format("<td{}>{}</td>", kind(i), HtmlText(row[i]));
+    }
     out += "</tr>\n";
   }
   return out + "</tbody></table></div>\n";

@@ -8,9 +8,9 @@ namespace heed {
 
 struct Table {
   std::string title;
-  std::vector<std::string> head;               // the first names the rows
+  std::vector<std::string> head;               // the first names the rows, and is flush left
   std::vector<std::vector<std::string>> rows;  // as wide as head
-  bool numbers = true;                         // all but the first column are set flush right
+  std::vector<std::string> words;  // heads of columns set flush left; others are flush right
 };
 
 // Lines of at most `width`: columns that do not fit stand below, behind the names once more; where

@@ -8,13 +8,12 @@
 namespace heed {
 namespace {
 
-using Vocab = std::vector<std::pair<std::string, uint64_t>>;
-using Merges = std::vector<std::pair<std::string, std::string>>;
-
 // Walks over JSON; every function moves behind what it reads, and is false where that is not there.
 class Scanner {
  public:
-  explicit Scanner(std::string_view text) : text_(text) {}
+  // Strings with escapes go into `unescaped`.
+  Scanner(std::string_view text, std::deque<std::string>* unescaped)
+      : text_(text), unescaped_(unescaped) {}
 
   size_t at() const { return at_; }
   // About as many members or elements as the rest of the text can have.
@@ -33,24 +32,19 @@ class Scanner {
     return true;
   }
 
-  bool String(std::string* out) {
-    out->clear();
+  bool String(std::string_view* out) {
     if (!Take('"')) return false;
+    const size_t begin = at_;
     bool ascii = true;
-    for (size_t begin = at_;; ++at_) {
+    for (;; ++at_) {
       if (at_ == text_.size()) return false;
       const auto c = static_cast<uint8_t>(text_[at_]);
-      if (c != '"' && c != '\\' && c >= 0x20) {
-        ascii &= c < 0x80;
-        continue;
-      }
-      if (c < 0x20) return false;
-      out->append(text_, begin, at_ - begin);
       if (c == '"') break;
-      if (!Escape(out)) return false;
-      begin = at_ + 1;
+      if (c == '\\') return Unescape(begin, out);
+      if (c < 0x20) return false;
+      ascii &= c < 0x80;
     }
-    ++at_;
+    *out = text_.substr(begin, at_++ - begin);
     return ascii || FirstBadUtf8(*out) == std::string_view::npos;
   }
 
@@ -72,7 +66,7 @@ class Scanner {
     for (int depth = 0; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
       if (c == '"') {
-        std::string skipped;
+        std::string_view skipped;
         if (!String(&skipped)) return false;
         --at_;
       } else if (c == '[' || c == '{') {
@@ -91,7 +85,7 @@ class Scanner {
   bool Object(const Member& member) {
     if (!Take('{')) return false;
     if (Take('}')) return true;
-    std::string key;
+    std::string_view key;
     do {
       if (!String(&key) || !Take(':') || !member(key)) return false;
     } while (Take(','));
@@ -114,6 +108,24 @@ class Scanner {
            (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
       ++at_;
     }
+  }
+
+  // The string from `begin` on, whose first backslash stands at at_.
+  bool Unescape(size_t begin, std::string_view* out) {
+    std::string& text = unescaped_->emplace_back();
+    for (;; ++at_) {
+      if (at_ == text_.size()) return false;
+      const auto c = static_cast<uint8_t>(text_[at_]);
+      if (c != '"' && c != '\\' && c >= 0x20) continue;
+      if (c < 0x20) return false;
+      text.append(text_, begin, at_ - begin);
+      if (c == '"') break;
+      if (!Escape(&text)) return false;
+      begin = at_ + 1;
+    }
+    ++at_;
+    *out = text;
+    return FirstBadUtf8(text) == std::string_view::npos;
   }
 
   // The escape whose backslash stands at at_, which ends on its last character.
@@ -150,24 +162,25 @@ class Scanner {
   }
 
   std::string_view text_;
+  std::deque<std::string>* unescaped_;
   size_t at_ = 0;
 };
 
-bool ScanVocab(Scanner* scanner, Vocab* vocab) {
-  vocab->reserve(scanner->Room());
-  return scanner->Object([&](std::string& token) {
+bool ScanVocab(Scanner* scanner, BpeLists* lists) {
+  lists->vocab.reserve(scanner->Room());
+  return scanner->Object([&](std::string_view token) {
     uint64_t id = 0;
     if (!scanner->Id(&id)) return false;
-    vocab->emplace_back(std::move(token), id);
+    lists->vocab.emplace_back(token, id);
     return true;
   });
 }
 
-bool ScanMerges(Scanner* scanner, Merges* merges) {
-  std::string text;
-  merges->reserve(scanner->Room());
+bool ScanMerges(Scanner* scanner, BpeLists* lists) {
+  std::string_view text;
+  lists->merges.reserve(scanner->Room());
   return scanner->List([&] {
-    std::pair<std::string, std::string>& merge = merges->emplace_back();
+    std::pair<std::string_view, std::string_view>& merge = lists->merges.emplace_back();
     if (scanner->Next('"')) return scanner->String(&text) && SplitMerge(text, &merge);
     return scanner->Take('[') && scanner->String(&merge.first) && scanner->Take(',') &&
            scanner->String(&merge.second) && scanner->Take(']') && !merge.first.empty() &&
@@ -177,40 +190,40 @@ bool ScanMerges(Scanner* scanner, Merges* merges) {
 
 }  // namespace
 
-bool SplitMerge(std::string_view text, std::pair<std::string, std::string>* merge) {
+bool SplitMerge(std::string_view text, std::pair<std::string_view, std::string_view>* merge) {
   const size_t space = text.find(' ');
   if (space == 0 || space >= text.size() - 1) return false;
-  *merge = {std::string(text.substr(0, space)), std::string(text.substr(space + 1))};
+  *merge = {text.substr(0, space), text.substr(space + 1)};
   return true;
 }
 
-bool ReadVocab(std::string_view text, Vocab* vocab) {
-  Scanner scanner(text);
-  return ScanVocab(&scanner, vocab) && scanner.AtEnd();
+bool ReadVocab(std::string_view text, BpeLists* lists) {
+  Scanner scanner(text, &lists->unescaped);
+  return ScanVocab(&scanner, lists) && scanner.AtEnd();
 }
 
 bool CutOutLists(std::string_view text, BpeLists* lists, std::string* rest) {
-  Scanner scanner(text);
+  Scanner scanner(text, &lists->unescaped);
   size_t kept = 0;  // bytes of the text that are in the rest, or cut out of it
   const auto cut = [&](size_t from, const char* empty) {
     rest->append(text, kept, from - kept).append(empty);
     kept = scanner.at();
   };
-  const auto model = [&](const std::string& key) {
+  const auto model = [&](std::string_view key) {
     const size_t from = scanner.at();
     if (key == "vocab" && lists->vocab.empty()) {
-      if (!ScanVocab(&scanner, &lists->vocab)) return false;
+      if (!ScanVocab(&scanner, lists)) return false;
       cut(from, "{}");
       return true;
     }
     if (key == "merges" && lists->merges.empty()) {
-      if (!ScanMerges(&scanner, &lists->merges)) return false;
+      if (!ScanMerges(&scanner, lists)) return false;
       cut(from, "[]");
       return true;
     }
     return scanner.SkipValue();
   };
-  const bool walked = scanner.Object([&](const std::string& key) {
+  const bool walked = scanner.Object([&](std::string_view key) {
     return key == "model" ? scanner.Object(model) : scanner.SkipValue();
   });
   rest->append(text, kept);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,9 +12,11 @@
 
 namespace heed {
 
+// Views of the text that was read, and of `unescaped` where that is no token as it stands.
 struct BpeLists {
-  std::vector<std::pair<std::string, uint64_t>> vocab;      // spelled tokens and their ids
-  std::vector<std::pair<std::string, std::string>> merges;  // spelled
+  std::vector<std::pair<std::string_view, uint64_t>> vocab;           // spelled tokens, their ids
+  std::vector<std::pair<std::string_view, std::string_view>> merges;  // spelled
+  std::deque<std::string> unescaped;
 };
 
 // Fills `lists` from the object model.vocab and the list model.merges of `text`, and `rest` with
@@ -21,10 +24,10 @@ struct BpeLists {
 // is no JSON elsewhere leaves a rest that is none.
 bool CutOutLists(std::string_view text, BpeLists* lists, std::string* rest);
 
-// Fills `vocab` from a text that is that object alone; false where it is not.
-bool ReadVocab(std::string_view text, std::vector<std::pair<std::string, uint64_t>>* vocab);
+// Fills lists->vocab from a text that is that object alone; false where it is not.
+bool ReadVocab(std::string_view text, BpeLists* lists);
 
 // Two tokens from "left right"; false where one is empty.
-bool SplitMerge(std::string_view text, std::pair<std::string, std::string>* merge);
+bool SplitMerge(std::string_view text, std::pair<std::string_view, std::string_view>* merge);
 
 }  // namespace heed

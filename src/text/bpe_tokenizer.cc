@@ -96,23 +96,23 @@ bool IsAscii(std::string_view text) {
 
 }  // namespace
 
-Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
-                 const std::string& where, BpeVocabulary* vocabulary) {
-  TokenIndex index(vocabulary->tokens);
-  for (size_t id = 0; id < vocabulary->tokens.size(); ++id) index.Add(static_cast<int32_t>(id));
+Result<std::vector<BpeMerge>> MergesOf(
+    std::span<const std::pair<std::string_view, std::string_view>> pairs,
+    std::span<const std::string_view> tokens, const std::string& where) {
+  TokenIndex<std::string_view> index(tokens);
+  for (size_t id = 0; id < tokens.size(); ++id) index.Add(static_cast<int32_t>(id));
   std::string whole;
   // An open hash table: a set of the library would allocate for every merge.
   constexpr uint64_t kFree = ~uint64_t{0};
   std::vector<uint64_t> seen(std::bit_ceil(2 * pairs.size() + 1), kFree);
-  vocabulary->merges.clear();
-  vocabulary->merges.reserve(pairs.size());
+  std::vector<BpeMerge> merges;
+  merges.reserve(pairs.size());
   for (size_t i = 0; i < pairs.size(); ++i) {
     const auto& [left, right] = pairs[i];
     whole.assign(left).append(right);
     int32_t ids[3];
     int n = 0;
-    for (const std::string_view part :
-         {std::string_view(left), std::string_view(right), std::string_view(whole)}) {
+    for (const std::string_view part : {left, right, std::string_view(whole)}) {
       ids[n] = index.Find(part);
       if (ids[n++] >= 0) continue;
       return Fail(ErrorKind::kFormat, where,
@@ -127,9 +127,9 @@ Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
                   fmt::format("merge {} of {} and {} again", i + 1, Quoted(left), Quoted(right)),
                   "every merge once");
     }
-    vocabulary->merges.push_back({ids[0], ids[1], ids[2], static_cast<uint32_t>(i)});
+    merges.push_back({ids[0], ids[1], ids[2], static_cast<uint32_t>(i)});
   }
-  return {};
+  return merges;
 }
 
 namespace {
@@ -137,7 +137,7 @@ namespace {
 // Every way to make a piece from two others, by the piece's score.
 void MergesFromScores(std::span<const ScoredPiece> pieces, BpeVocabulary* vocabulary) {
   std::vector<float> scores;
-  TokenIndex normal(vocabulary->tokens);
+  TokenIndex<std::string> normal(vocabulary->tokens);
   for (size_t id = 0; id < pieces.size(); ++id) {
     if (pieces[id].kind != PieceKind::kNormal) continue;
     normal.Add(static_cast<int32_t>(id));
@@ -394,7 +394,7 @@ Result<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Create(BpeVocabulary vocabul
 
 Status BpeTokenizer::Prepare(const std::string& where) {
   HEED_TRY(CheckIds(where));
-  TokenIndex index(v_.tokens);
+  TokenIndex<std::string> index(v_.tokens);
   for (int32_t id = 0; id < vocab_size(); ++id) {
     if (index.Add(id)) continue;
     return Fail(
@@ -404,9 +404,10 @@ Status BpeTokenizer::Prepare(const std::string& where) {
   }
   HEED_TRY(FindByteTokens(index, where));
   FindCharacters();
-  std::sort(v_.merges.begin(), v_.merges.end(), [](const BpeMerge& a, const BpeMerge& b) {
+  const auto first = [](const BpeMerge& a, const BpeMerge& b) {
     return std::tie(a.rank, a.left, a.right) < std::tie(b.rank, b.left, b.right);
-  });
+  };
+  if (!std::ranges::is_sorted(v_.merges, first)) std::ranges::sort(v_.merges, first);
   table_ = MergeTable(v_.merges);
   // Without added tokens a text has one part.
   if (v_.added.empty() && v_.prefix == BpeVocabulary::Prefix::kEveryPart) {
@@ -446,7 +447,8 @@ Status BpeTokenizer::CheckIds(const std::string& where) const {
   return {};
 }
 
-Status BpeTokenizer::FindByteTokens(const TokenIndex& index, const std::string& where) {
+Status BpeTokenizer::FindByteTokens(const TokenIndex<std::string>& index,
+                                    const std::string& where) {
   byte_ids_.assign(256, -1);
   const bool bytes = v_.symbols == BpeVocabulary::Symbols::kBytes;
   if (!bytes && !v_.byte_fallback) return {};

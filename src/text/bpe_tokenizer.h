@@ -57,10 +57,11 @@ struct BpeVocabulary {
   std::optional<int32_t> bos, eos;
 };
 
-// Fills `merges` from pairs of tokens' texts, the first of the list merging first. Errors
-// (kFormat): a merge whose parts or whole are no tokens, or that stands there twice.
-Status SetMerges(std::span<const std::pair<std::string, std::string>> pairs,
-                 const std::string& where, BpeVocabulary* vocabulary);
+// The merges of pairs of tokens, the first of the list merging first, both as a file spells them.
+// Errors (kFormat): a merge whose parts or whole are no tokens, or that stands there twice.
+Result<std::vector<BpeMerge>> MergesOf(
+    std::span<const std::pair<std::string_view, std::string_view>> pairs,
+    std::span<const std::string_view> tokens, const std::string& where);
 
 // SentencePiece's kinds of pieces, numbered as in its model files and in GGUF.
 enum class PieceKind : uint8_t {
@@ -119,7 +120,7 @@ class BpeTokenizer : public Tokenizer {
   explicit BpeTokenizer(BpeVocabulary vocabulary);
   Status Prepare(const std::string& where);
   Status CheckIds(const std::string& where) const;
-  Status FindByteTokens(const TokenIndex& index, const std::string& where);
+  Status FindByteTokens(const TokenIndex<std::string>& index, const std::string& where);
   void FindCharacters();
   bool WordsAreApart() const;
   // The added token at text[at], or null; the longest wins.
@@ -131,7 +132,7 @@ class BpeTokenizer : public Tokenizer {
   std::vector<int32_t> byte_ids_;                 // [byte]: its token, or -1
   std::unordered_map<int32_t, uint8_t> byte_of_;  // of the tokens <0x00> to <0xFF>
   std::vector<int32_t> symbol_ids_;               // [character]: its token, or -1
-  TokenIndex index_;                              // for ignore_merges
+  TokenIndex<std::string> index_;                 // for ignore_merges
   std::vector<AddedToken> added_;                 // longest first
   bool added_begins_[256] = {};                   // [byte]: an added token begins with it
   bool words_apart_ = false;                      // no token has a space behind another character

@@ -12,11 +12,12 @@
 
 namespace heed {
 
+template <class Text>  // std::string or a view of it
 class TokenIndex {
  public:
   TokenIndex() = default;
   // Of no token yet. `tokens` outlive the index.
-  explicit TokenIndex(std::span<const std::string> tokens)
+  explicit TokenIndex(std::span<const Text> tokens)
       : tokens_(tokens), slots_(std::bit_ceil(2 * tokens.size() + 1)) {}
 
   // False when the index has a token of this one's text already, which stays.
@@ -51,7 +52,7 @@ class TokenIndex {
     return at;
   }
 
-  std::span<const std::string> tokens_;
+  std::span<const Text> tokens_;
   std::vector<Slot> slots_;  // a power of two, at most half full
 };
 

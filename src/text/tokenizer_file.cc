@@ -55,6 +55,10 @@ Result<std::unique_ptr<Tokenizer>> OpenGpt2(const std::string& path) {
 Result<std::unique_ptr<Tokenizer>> OpenFile(const std::string& path) {
   if (IsGpt2Vocabulary(path)) return OpenGpt2(path);
   HEED_ASSIGN(const MappedFile file, MappedFile::Open(path));
+  if (file.text().starts_with("GGUF")) {
+    return BadRequest(path, "a GGUF file", "a file that holds a vocabulary alone, or a folder",
+                      "heed convert makes a folder of it, with tokenizer.json");
+  }
   if (path.ends_with(".model")) return ParseSentencePieceModel(file.text(), path);
   if (path.ends_with(".bin")) return ParseTokenizerBin(file.text(), path);
   return ParseTokenizerJson(file.text(), path);

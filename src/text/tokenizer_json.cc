@@ -169,7 +169,10 @@ const Json& Member(const Json& object, const char* key) {
   return found == object.end() ? nothing : *found;
 }
 
-std::string TextOf(const Json& value) { return value.is_string() ? value.get<std::string>() : ""; }
+std::string_view ViewOf(const Json& value) {
+  return value.is_string() ? std::string_view(value.get_ref<const std::string&>()) : "";
+}
+std::string TextOf(const Json& value) { return std::string(ViewOf(value)); }
 std::string TypeOf(const Json& object) { return TextOf(Member(object, "type")); }
 bool IsTrue(const Json& object, const char* key) { return Member(object, key) == Json(true); }
 
@@ -349,7 +352,7 @@ class Reader {
         added_, [&](const auto& added) { return !known.contains(added.second); }));
     tokens_.resize((lists_ == nullptr ? vocab.size() : lists_->vocab.size()) + beyond);
     std::vector<bool> taken(tokens_.size());
-    const auto take = [&](const std::string& token, uint64_t id) -> Status {
+    const auto take = [&](std::string_view token, uint64_t id) -> Status {
       if (taken[id]) {
         return Fail(ErrorKind::kFormat, where, fmt::format("id {} twice", id), "every id once");
       }
@@ -391,8 +394,7 @@ class Reader {
     return lists_ != nullptr ? !lists_->merges.empty() : !Member(model_, "merges").empty();
   }
 
-  Result<uint64_t> IdOf(const Json& value, const std::string& token,
-                        const std::string& where) const {
+  Result<uint64_t> IdOf(const Json& value, std::string_view token, const std::string& where) const {
     const bool fits = value.is_number_unsigned() && value.get<uint64_t>() < tokens_.size();
     if (fits) return value.get<uint64_t>();
     return Fail(ErrorKind::kFormat, where,
@@ -428,21 +430,25 @@ class Reader {
     }
     v_.tokens.reserve(tokens_.size());
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      HEED_ASSIGN(std::string bytes, literal[id] ? tokens_[id] : BytesOf(tokens_[id]));
+      if (literal[id]) {
+        v_.tokens.emplace_back(tokens_[id]);
+        continue;
+      }
+      HEED_ASSIGN(std::string bytes, BytesOf(tokens_[id]));
       v_.tokens.push_back(std::move(bytes));
     }
     return {};
   }
 
-  Result<std::string> BytesOf(const std::string& spelled) const {
+  Result<std::string> BytesOf(std::string_view spelled) const {
     if (v_.symbols == Symbols::kBytes) {
       auto bytes = UnspellBytes(spelled);
       if (bytes) return std::move(*bytes);
       return Bad("model.vocab", fmt::format("token '{}'", Printable(spelled)),
                  "GPT-2's symbols for bytes");
     }
-    if (!v_.marked_spaces) return spelled;
-    std::string text = spelled;
+    std::string text(spelled);
+    if (!v_.marked_spaces) return text;
     for (size_t at = 0; (at = text.find(kMark, at)) != text.npos;) {
       text.replace(at, std::string_view(kMark).size(), " ");
     }
@@ -470,7 +476,7 @@ class Reader {
 
   Result<std::unique_ptr<Tokenizer>> CharVocabulary() const {
     std::vector<char32_t> characters;
-    for (const std::string& token : tokens_) {
+    for (const std::string_view token : tokens_) {
       const Utf8Step step = token.empty() ? Utf8Step{} : NextUtf8(token);
       if (step.kind != Utf8Kind::kCharacter || step.length != static_cast<int>(token.size())) {
         return Bad("model.vocab", fmt::format("token '{}'", Printable(token)),
@@ -559,31 +565,23 @@ class Reader {
   }
 
   Status ReadMerges() {
-    std::vector<std::pair<std::string, std::string>> pairs;
+    std::vector<std::pair<std::string_view, std::string_view>> pairs;
     for (const Json& merge : Member(model_, "merges")) {
-      std::string left, right;
+      auto& [left, right] = pairs.emplace_back();
       if (merge.is_string()) {
-        std::pair<std::string, std::string> both;
-        SplitMerge(merge.get_ref<const std::string&>(), &both);
-        std::tie(left, right) = both;
+        SplitMerge(ViewOf(merge), &pairs.back());
       } else if (merge.is_array() && merge.size() == 2) {
-        left = TextOf(merge[0]);
-        right = TextOf(merge[1]);
+        left = ViewOf(merge[0]);
+        right = ViewOf(merge[1]);
       }
       if (left.empty() || right.empty()) {
-        return Bad("model.merges", fmt::format("merge {}: {}", pairs.size() + 1, Shown(merge)),
+        return Bad("model.merges", fmt::format("merge {}: {}", pairs.size(), Shown(merge)),
                    "two tokens");
       }
-      HEED_ASSIGN(left, BytesOf(left));
-      HEED_ASSIGN(right, BytesOf(right));
-      pairs.emplace_back(std::move(left), std::move(right));
     }
-    for (size_t i = 0; lists_ != nullptr && i < lists_->merges.size(); ++i) {
-      HEED_ASSIGN(std::string left, BytesOf(lists_->merges[i].first));
-      HEED_ASSIGN(std::string right, BytesOf(lists_->merges[i].second));
-      pairs.emplace_back(std::move(left), std::move(right));
-    }
-    return SetMerges(pairs, where_ + ": model.merges", &v_);
+    HEED_ASSIGN(v_.merges, MergesOf(lists_ != nullptr ? lists_->merges : pairs, tokens_,
+                                    where_ + ": model.merges"));
+    return {};
   }
 
   // By the names that published vocabularies have for it: the file does not say.
@@ -602,7 +600,7 @@ class Reader {
   const std::string& where_;
   const BpeLists* lists_;
   BpeVocabulary v_;
-  std::vector<std::string> tokens_;                  // [id]: spelled
+  std::vector<std::string_view> tokens_;             // [id]: spelled
   std::vector<std::pair<Json, std::string>> added_;  // id and content
   std::string regex_;                                // of a Split that is not known
   bool split_given_ = false;                         // a Split came first
@@ -700,7 +698,7 @@ Result<std::unique_ptr<Tokenizer>> ParseGpt2Files(std::string_view vocab, std::s
   const std::vector<std::string_view> lines = MergeLines(merges);
   BpeLists lists;
   lists.merges.resize(lines.size());
-  bool listed = FirstBadUtf8(merges) == std::string_view::npos && ReadVocab(vocab, &lists.vocab);
+  bool listed = FirstBadUtf8(merges) == std::string_view::npos && ReadVocab(vocab, &lists);
   for (size_t i = 0; listed && i < lines.size(); ++i) {
     listed = SplitMerge(lines[i], &lists.merges[i]);
   }

@@ -51,9 +51,9 @@ TEST_F(AttentionProgram, TellsWhatItWrote) {
       << result.out;
   EXPECT_NE(result.out.find("\ngrad.q_proj.weight  [24, 24]\n"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("out.safetensors: causal self-attention of 2 x 9 positions: 6 query "
-                            "heads on 2 key/value heads of width 4, 4 of 4 channels rotated (half, "
-                            "theta 10000) from position 0, with gradients; computed in F64, "
-                            "written in F32\n"),
+                            "heads on 2 key/value heads of\n  width 4, 4 of 4 channels rotated "
+                            "(half, theta 10000) from position 0, with gradients; computed in\n  "
+                            "F64, written in F32\n"),
             std::string::npos)
       << result.out;
   const SafetensorsFile golden = Written("in.safetensors");

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "model/load.h"
 #include "support/doc_commands.h"
 
 namespace heed {
@@ -64,6 +66,29 @@ TEST_F(Convert, TheCertificateSaysWhatBecameOfEveryTensor) {
   EXPECT_LT(few["divergence"], 1e-3);
   const Json fewer = Document("$heed convert run fewer.gguf --dtype q4_0");
   EXPECT_GT(fewer["divergence"], few["divergence"]);
+}
+
+// GGUF's GPT-2 has biases and a norm's shift: nothing of them stands in IN.
+TEST_F(Convert, TheCertificateNamesBiasesThatWereAdded) {
+  Train("--no-bias");
+  const Json added = Document("$heed convert run m.gguf")["added"];
+  // In each of 2 layers two norms, c_attn, c_proj and the MLP's two; and the last norm.
+  ASSERT_EQ(added.size(), 2u * 6 + 1);
+  EXPECT_EQ(added[0], "h.0.ln_1.bias");
+  const std::string folder = folder_ / "back";
+  EXPECT_EQ(Document("$heed convert m.gguf back")["added"], Json::array());
+  const auto model = LoadModel(folder, ReferenceKernels());
+  ASSERT_TRUE(model) << model.error().Message();
+  for (const Json& name : added) {
+    const Parameter* const bias = model->model->parameters().Find(name.get<std::string>());
+    ASSERT_NE(bias, nullptr) << name;
+    EXPECT_EQ(std::ranges::count(std::span(bias->values, bias->elements), 0), bias->elements);
+  }
+  const ShellResult told = Run("$heed convert run again.gguf");
+  EXPECT_THAT(told.out, HasSubstr("  13 tensors added that run leaves out, all of them 0: "
+                                  "h.0.ln_1.bias to ln_f.bias\n"));
+  Train("--bias --overwrite");
+  EXPECT_EQ(Document("$heed convert run biased.gguf")["added"], Json::array());
 }
 
 TEST_F(Convert, EveryCommandRunsAGguf) {

@@ -28,6 +28,7 @@ TEST_F(Examples, HomeworkOf07280) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_TRUE(std::filesystem::exists(folder_ / "runs/report.html"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "runs/gpt/perplexity.svg"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "runs/perplexity.svg"));
 }
 
 TEST_F(Examples, HomeworkOf10423) {

@@ -33,14 +33,30 @@ void ExpectRefused(const std::string& line, const std::string& message) {
   EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
 }
 
+void ExpectLines(const std::string& text, size_t width) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), width) << line;
+    EXPECT_FALSE(line.ends_with(' ')) << "'" << line << "'";
+  }
+}
+
+// 100 columns in a pipe, and what a terminal has.
 void ExpectNarrow(const std::string& line) {
   const TemporaryFolder folder;
   const ShellResult result = Shell(folder.path(), "$heed " + line);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  std::istringstream lines(result.out);
-  for (std::string text; std::getline(lines, text);) {
-    EXPECT_LE(text.size(), 100u) << text;
-    EXPECT_FALSE(text.ends_with(' ')) << "'" << text << "'";
+  ExpectLines(result.out, 100);
+  EXPECT_EQ(OnTerminal(folder.path(), "$heed " + line, 120), result.out) << line;
+  for (const unsigned short columns : {60, 80}) {
+    const std::string narrow = OnTerminal(folder.path(), "$heed " + line, columns);
+    ExpectLines(narrow, columns);
+    // No word is lost where lines break elsewhere.
+    const auto words = [](const std::string& text) {
+      std::istringstream in(text);
+      return std::multiset<std::string>(std::istream_iterator<std::string>(in), {});
+    };
+    EXPECT_TRUE(std::ranges::includes(words(narrow), words(result.out))) << line << narrow;
   }
 }
 
@@ -81,6 +97,10 @@ TEST(LessonProgram, ListsAndWalks) {
     ExpectNarrow("lesson " + lesson["name"].get<std::string>());
   }
   EXPECT_EQ(Document("lesson temperature")["steps"][0]["values"], json::parse("[2.0, 1.0, 0.0]"));
+  ExpectNarrow("attention --q '1,0.5;2,1' --k '1,0;3,-1' --v '10;20' --softmax-axis column");
+  ExpectNarrow("diagnose --explain all");
+  ExpectNarrow("diagnose --explain mask_missing");
+  ExpectNarrow("--help");
   ExpectRefused("lesson bigrams", "did you mean bigram?");
   ExpectRefused("lesson rope --x 1", "heed lesson three-tokens takes them");
   ExpectRefused("lesson three-tokens --w-q ''", "--w-q: found nothing");
@@ -103,7 +123,7 @@ TEST(LedgerProgram, JsonHasWhatIsPromised) {
   EXPECT_EQ(got["flops_forward"], 15072);
   EXPECT_EQ(got["fits"], true);
   ExpectNarrow("ledger --n-embd 8 --n-head 4 --n-kv-head 2 --batch-size 2 --seq 3");
-  ExpectNarrow("ledger --preset gpt2-xl --batch-size 64");
+  ExpectNarrow("ledger --preset gpt2-xl --batch-size 64 --memory 8");
   ExpectRefused("ledger --preset gpt-nano --seq 2000", "--seq: found 2000, expected 1 to 1024");
   ExpectRefused("ledger --n-embd 10 --n-head 3", "a divisor of n_embd");
   ExpectRefused("ledger --n-embd 6 --n-head 2 --position rope",
@@ -124,6 +144,11 @@ TEST(LedgerProgram, FitsIntoTheMemoryThatIsNamed) {
   const std::string batch = change.substr(0, change.find(" --grad-accum"));
   EXPECT_EQ(Document("ledger --preset gpt2 --seq 1024 --memory 4 " + batch)["fits"], true)
       << change;
+  // Between what training keeps with activations computed again and without.
+  const int64_t again = tight["bytes_training_recompute"], all = tight["bytes_training"];
+  EXPECT_LT(again, all);
+  const double middle = static_cast<double>(again + all) / 2 / (1 << 30);
+  EXPECT_EQ(Document(line + std::to_string(middle))["changes"].back(), "--recompute");
   ExpectRefused(line + "0", "--memory: found 0, expected GiB above 0");
 }
 
@@ -178,13 +203,16 @@ TEST(LedgerProgram, TrainingMemoryIsPredictedWithinFivePercent) {
       {"--n-layer 8 --n-head 8 --n-embd 512 --batch-size 4", "64"},
       {"--n-layer 2 --n-head 4 --n-embd 128 --dropout 0.1 --batch-size 32", "512"},
       {"--n-layer 12 --n-head 4 --n-embd 64 --no-tied --batch-size 24", "256"}};
-  for (const auto& [model, length] : settings) {
-    const json ledger = Document(std::string("ledger ") + model + " --seq " + length +
-                                 " --vocab-size " + std::to_string(letters.size()));
+  const auto expect_near = [&](const char* bytes, const std::string& model,
+                               const std::string& length, const std::string& more) {
+    const json ledger = Document("ledger " + model + " --seq " + length + " --vocab-size " +
+                                 std::to_string(letters.size()));
     const auto grown = static_cast<double>(
-        PeakBytes(folder.path(), std::string(model) + " --block-size " + length) - base);
-    EXPECT_NEAR(ledger["bytes_training"].get<double>() / grown, 1, 0.05) << model;
-  }
+        PeakBytes(folder.path(), model + " --block-size " + length + more) - base);
+    EXPECT_NEAR(ledger[bytes].get<double>() / grown, 1, 0.05) << model << more;
+  };
+  for (const auto& [model, length] : settings) expect_near("bytes_training", model, length, "");
+  expect_near("bytes_training_recompute", settings[0].first, "128", " --recompute");
 }
 
 }  // namespace

@@ -250,9 +250,11 @@ TEST(Options, HelpIsAlignedAndShowsDefaults) {
   Dish dish;
   Options options;
   options.Bind("Model", dish);
-  const std::string help = options.List();
-  std::istringstream lines(help);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100) << line;
+  for (const size_t width : {60, 80, 100}) {
+    std::istringstream lines(options.List(width));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), width) << line;
+  }
+  const std::string help = options.List(100);
   EXPECT_NE(help.find("  --n-layer N                 blocks (default 4)\n"), std::string::npos)
       << help;
   EXPECT_NE(help.find("--bias/--no-bias "), std::string::npos);

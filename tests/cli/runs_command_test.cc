@@ -177,7 +177,18 @@ TEST_F(Runs, MapsOfAModel) {
   const ShellResult one = Run("attention gqa --text 'the fox' --layer 1 --head 0 --out maps.svg");
   EXPECT_EQ(one.exit_code, 0) << one.err;
   EXPECT_THAT(one.out, HasSubstr("layer 1, head 0"));
+  // Each token stands left of the map and below it; of a whole grid at its left and lower edge.
+  const auto labels = [&](const char* file, const std::string& token) {
+    const std::string svg = ReadText(*folder_ / file), text = ">" + token + "<";
+    int count = 0;
+    for (size_t at = 0; (at = svg.find(text, at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
   EXPECT_THAT(ReadText(*folder_ / "maps.svg"), HasSubstr("layer 1 head 0"));
+  EXPECT_EQ(labels("maps.svg", "x"), 2);
+  EXPECT_EQ(labels("maps.svg", "_"), 2);
+  EXPECT_EQ(Run("attention gqa --text 'the fox' --out grid.svg").exit_code, 0);
+  EXPECT_EQ(labels("grid.svg", "x"), 2 + 2);  // two rows of maps, two columns
   EXPECT_THAT(Refusal("attention gqa --text the --layer 2"), HasSubstr("--layer: found 2"));
   EXPECT_THAT(Refusal("attention gqa --layer 1"), HasSubstr("neither"));
   EXPECT_THAT(Refusal("attention gqa --text the --n-head 2"), HasSubstr("--n-head"));

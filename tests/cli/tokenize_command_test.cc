@@ -87,6 +87,13 @@ TEST_F(Tokenize, TrainsOnItsOwnVocabulary) {
   EXPECT_EQ(Shell(folder_.path(), "$heed eval run corpus.txt --json").exit_code, 0);
   EXPECT_EQ(json::parse(Run("--tokenizer run --text 'the fox' --json").out)["pieces"].size(),
             json::parse(sample.out)["samples"][0]["prompt_tokens"].size());
+  EXPECT_EQ(Shell(folder_.path(), "$heed convert run run.gguf --quiet").exit_code, 0);
+  EXPECT_EQ(Run("--tokenizer run.gguf --text 'the fox' --json").out,
+            Run("--tokenizer run --text 'the fox' --json").out);
+  const ShellResult gguf =
+      Shell(folder_.path(), "$heed train corpus.txt --tokenizer run.gguf --out g");
+  EXPECT_EQ(gguf.exit_code, 2);
+  EXPECT_THAT(gguf.err, HasSubstr("run.gguf: found a GGUF file"));
   const ShellResult beside =
       Shell(folder_.path(), "$heed train corpus.txt --vocab-size 280 --out x");
   EXPECT_EQ(beside.exit_code, 2);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <tuple>
 
@@ -219,6 +221,49 @@ TEST(Ledger, ViewsLieInTheBuffersOfTheirTensors) {
   }
 }
 
+// What stands where q and k stood once a pass has run is what rotation makes of them: a model
+// without positions keeps the ones before it, for its weights are the same.
+TEST(Ledger, RotatedQueriesAndKeysLieInPlaceOfTheOthers) {
+  ModelConfig config = Config(24, 3, 1, 5);
+  const int64_t B = 2, T = 5, D = 8;
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  const auto numbers = [&](Position position, const char* name, int64_t heads) {
+    config.position = position;
+    const auto model = *Gpt::Create(config, ReferenceKernels());
+    model->Initialize(3);
+    const auto activations = *Activations::Create(*model, B, T, /*training=*/false);
+    model->Forward(model->NewPass(B, T), tokens.data(), activations.get());
+    const Plan& plan = activations->plan();
+    const auto view = std::ranges::find(plan.derived(), name, &DerivedTensor::name);
+    std::vector<float> out;
+    for (int64_t i = 0; i < B * heads * T * D; ++i) {
+      const int64_t at[] = {i / (heads * T * D), i / (T * D) % heads, i / D % T, i % D};
+      int64_t place = view->offset;
+      for (int axis = 0; axis < 4; ++axis) place += at[axis] * view->strides[axis];
+      out.push_back(plan.data(*view->of)[place]);
+    }
+    return out;
+  };
+  for (const auto& [name, heads] : {std::pair("q", 3), std::pair("k", 1)}) {
+    const std::string before = std::string("h.0.attn.") + name, after = before + "_rot";
+    const std::vector<float> x = numbers(Position::kNone, before.c_str(), heads);
+    const std::vector<float> y = numbers(Position::kRope, after.c_str(), heads);
+    EXPECT_EQ(y, numbers(Position::kRope, before.c_str(), heads));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t t = i / 8 % 5, d = i % 8, first = i - d + d % 4;
+      const double angle =
+          static_cast<double>(t) * std::pow(10000, -static_cast<double>(d % 4) / 4);
+      const double want = d < 4 ? x[first] * std::cos(angle) - x[first + 4] * std::sin(angle)
+                                : x[first] * std::sin(angle) + x[first + 4] * std::cos(angle);
+      EXPECT_NEAR(y[i], want, 1e-6) << name << i;
+    }
+    const LedgerTensor row = Find(Make(config, B, T), after);
+    EXPECT_EQ(row.memory, "in place of " + before);
+    EXPECT_EQ(row.shape, (std::vector<int64_t>{B, heads, T, D}));
+    EXPECT_FALSE(row.copy);
+  }
+}
+
 TEST(Ledger, TellsViewsFromCopiesAndReuse) {
   const Ledger ledger = Make(Config(8, 4, 2, 3), 2, 3);
   for (const char* name : {"q", "k", "v"}) {
@@ -228,36 +273,57 @@ TEST(Ledger, TellsViewsFromCopiesAndReuse) {
   }
   EXPECT_EQ(Find(ledger, "h.0.attn.z").memory, "view of h.0.attn.merged");
   EXPECT_EQ(Find(ledger, "h.0.attn.scores").memory, "never held");
+  EXPECT_EQ(std::ranges::count(ledger.tensors, "h.0.attn.q_rot", &LedgerTensor::name), 0);
   EXPECT_EQ(Find(ledger, "h.0.output").memory, "reuses embedded");
   EXPECT_TRUE(Find(ledger, "h.0.attn.qkv").copy);
 }
 
 TEST(Ledger, TheSmallestChangeFitsAndTheNextLargerDoesNot) {
+  using Changes = std::vector<std::string>;
   ModelConfig config = Config(64, 4, 4, 128);
   config.n_layer = 4;
-  const int64_t full = Make(config, 16, 128).training.total();
-  const int64_t five = Make(config, 5, 128).training.total();
-  const Ledger batch = Make(config, 16, 128, {five, five});
-  EXPECT_FALSE(batch.fits);
-  EXPECT_EQ(batch.change, "--batch-size 5 --grad-accum 4");
-  EXPECT_EQ(Make(config, 16, 128, {five - 1, five}).change, "--batch-size 4 --grad-accum 4");
+  const auto changes = [](const ModelConfig& model, int64_t B, int64_t T, int64_t limit) {
+    return Make(model, B, T, {limit, limit}).changes;
+  };
+  const auto kept = [](const ModelConfig& model, int64_t B, int64_t T) {
+    return Make(model, B, T).training.total();
+  };
+  const auto again = [](const ModelConfig& model, int64_t B, int64_t T) {
+    return Make(model, B, T).recompute_bytes;
+  };
+  const int64_t full = kept(config, 16, 128), five = kept(config, 5, 128);
   EXPECT_TRUE(Make(config, 16, 128, {full, full}).fits);
-  EXPECT_EQ(Make(config, 16, 128, {full, full}).change, "");
-  const int64_t short_one = Make(config, 1, 77).training.total();
-  EXPECT_EQ(Make(config, 16, 128, {short_one, short_one}).change, "--batch-size 1 --block-size 77");
+  EXPECT_EQ(changes(config, 16, 128, full), Changes());
+  EXPECT_EQ(changes(config, 16, 128, full - 1),
+            (Changes{"--batch-size 15 --grad-accum 2", "--recompute"}));
+  ASSERT_LT(five, again(config, 16, 128));
+  EXPECT_EQ(changes(config, 16, 128, five), Changes{"--batch-size 5 --grad-accum 4"});
+  EXPECT_EQ(changes(config, 16, 128, five - 1), Changes{"--batch-size 4 --grad-accum 4"});
+  // One sequence is the least: it may be computed again, and then be shorter.
+  const int64_t one = kept(config, 1, 128);
+  EXPECT_EQ(changes(config, 1, 128, one - 1), Changes{"--recompute"});
+  ASSERT_LE(again(config, 1, 128), one - 1);
+  EXPECT_EQ(changes(config, 3, 128, again(config, 1, 128)),
+            Changes{"--batch-size 1 --grad-accum 3 --recompute"});
+  ModelConfig short_one = config;
+  short_one.block_size = 77;
+  EXPECT_EQ(changes(config, 16, 128, again(short_one, 1, 77)),
+            Changes{"--batch-size 1 --block-size 77 --recompute"});
   ModelConfig three = config;
   three.n_layer = 3;
-  const int64_t layers = Make(three, 1, 2).training.total();
   // Three layers take less than four at any length.
-  ASSERT_LT(layers, Make(config, 1, 1).training.total());
-  EXPECT_EQ(Make(config, 16, 2, {layers, layers}).change, "--batch-size 1 --n-layer 3");
-  EXPECT_EQ(Make(config, 16, 128, {1, 1}).change, "a narrower model: one layer of it does not fit");
+  const int64_t layers = again(three, 1, 2);
+  ASSERT_LT(layers, again(config, 1, 1));
+  ASSERT_LT(layers, kept(three, 1, 2));
+  EXPECT_EQ(changes(config, 16, 2, layers), Changes{"--batch-size 1 --n-layer 3 --recompute"});
+  EXPECT_EQ(changes(config, 16, 2, kept(three, 1, 2)), Changes{"--batch-size 1 --n-layer 3"});
+  EXPECT_EQ(changes(config, 16, 128, 1), Changes{"a narrower model: one layer of it does not fit"});
 }
 
 TEST(Ledger, AModelBeyondTheMachineIsStillLedgered) {
   const Ledger ledger = Make(FindPreset("gpt2-xl")->model, 4096, 1024, kMachine);
   EXPECT_FALSE(ledger.fits);
-  EXPECT_FALSE(ledger.change.empty());
+  EXPECT_FALSE(ledger.changes.empty());
   EXPECT_EQ(Find(ledger, "h.47.attn.scores").elements, int64_t{4096} * 25 * 1024 * 1024);
 }
 

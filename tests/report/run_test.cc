@@ -116,8 +116,17 @@ const Table kTable{"t", {"name", "v|1"}, {{"a \"b\"", "<1>"}, {"c", "22"}}};
 
 TEST(Table, TextIsAlignedAndCutToItsWidth) {
   EXPECT_EQ(TableText(kTable, 100), "name   v|1\na \"b\"  <1>\nc       22\n");
-  const Table wide{"", {"n", "v"}, {{"a", std::string(50, 'x')}}, false};
+  const Table wide{"", {"n", "v"}, {{"a", std::string(50, 'x')}}, {"v"}};
   EXPECT_EQ(TableText(wide, 20), "n  v\na  " + std::string(16, 'x') + ".\n");
+}
+
+TEST(Table, WordsAreFlushLeftBesideNumbers) {
+  const Table table{
+      "", {"n", "axes", "size"}, {{"q", "B T", "48"}, {"scores", "B", "7"}}, {"axes"}};
+  EXPECT_EQ(TableText(table, 100), "n       axes  size\nq       B T     48\nscores  B        7\n");
+  EXPECT_EQ(TableMarkdown(table).substr(0, 50),
+            "| n | axes | size |\n| --- | --- | ---: |\n| q | B T");
+  EXPECT_NE(TableHtml(table).find("<td class=\"word\">B T</td><td>48</td>"), std::string::npos);
 }
 
 TEST(Table, ColumnsThatDoNotFitStandBelow) {

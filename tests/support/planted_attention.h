@@ -20,7 +20,7 @@ namespace heed {
 struct PlantedCase {
   int64_t B = 2, T = 7, P = 0, H = 6, Hkv = 3, D = 8, C = 26;
   bool rope = true, interleaved = false, bias = true;
-  int64_t rotary_dim = 8, window = 0;
+  int64_t rotary_dim = 8, window = 0, first = 0;  // first: number of the first position
   double theta = 10000;
   // Rows of padding before each batch row's tokens, behind them where negative; none when empty.
   std::vector<int64_t> pads;
@@ -102,7 +102,7 @@ class PlantedAttention {
     if (c_.rope) {
       set.settings["rope_theta"] = std::to_string(c_.theta);
       set.settings["rope_pairing"] = c_.interleaved ? "interleaved" : "half";
-      set.settings["rope_first_position"] = "0";
+      set.settings["rope_first_position"] = std::to_string(c_.first);
       set.settings["rotary_dim"] = std::to_string(c_.rotary_dim);
     }
     if (c_.window > 0) set.settings["window"] = std::to_string(c_.window);
@@ -195,13 +195,14 @@ class PlantedAttention {
   double Position(int64_t b, int64_t t, int64_t h, bool keys) const {
     if (keys && Has("rope_fragments_joined")) return static_cast<double>(t % 3);
     if (Has("left_pad_positions") || Has("packing_positions_not_reset")) {
-      return static_cast<double>(c_.P + t);
+      return static_cast<double>(c_.first + c_.P + t);
     }
     if (c_.states_positions || c_.counts_tokens) return static_cast<double>(RightPosition(b, t));
-    if (Has("rope_wrong_axis")) return static_cast<double>(h);
-    if (Has("position_restart")) return static_cast<double>(t);
-    if (Has("rope_window_constant")) return static_cast<double>(c_.P);
-    return static_cast<double>(c_.P + t + Has("position_upper_layers")) *
+    const int64_t first = Has("evicted_length_as_position") ? 0 : c_.first;
+    if (Has("rope_wrong_axis")) return static_cast<double>(first + h);
+    if (Has("position_restart")) return static_cast<double>(first + t);
+    if (Has("rope_window_constant")) return static_cast<double>(first + c_.P);
+    return static_cast<double>(first + c_.P + t + Has("position_upper_layers")) *
            (Has("odd_stretched_positions") ? 1.5 : 1);
   }
 
@@ -228,7 +229,7 @@ class PlantedAttention {
     }
   }
 
-  void Rotate(Grid* x, double sense, bool keys = false) {
+  void Rotate(Grid* x, double sense, bool keys = false, bool halves = false) {
     const int64_t r = Has("rope_partial_ignored") ? c_.D : c_.rotary_dim;
     const int64_t width = Has("rope_freq_width") ? c_.D : r;
     const bool interleaved = c_.interleaved != Has("rope_pairing");
@@ -239,14 +240,15 @@ class PlantedAttention {
       for (int64_t h = 0; h < x->shape[1]; ++h) {
         for (int64_t t = 0; t < x->shape[2]; ++t) {
           for (int64_t i = 0; i < r / 2; ++i) {
-            const double a =
-                sense * Position(b, t, h, keys) * std::pow(theta, -2.0 * double(i) / double(width));
+            double frequency = std::pow(theta, -2.0 * double(i) / double(width));
+            if (Has("rope_low_precision")) frequency = Bf16ToFloat(DoubleToBf16(frequency));
+            const double a = sense * Position(b, t, h, keys) * frequency;
             const int64_t c0 = interleaved ? 2 * i : i;
             const int64_t c1 = interleaved ? 2 * i + 1 : i + width / 2;
             const double x0 = source.at(b, h, t, c0), x1 = source.at(b, h, t, c1);
             const double cos = c_.round(std::cos(a)), sin = c_.round(std::sin(a));
-            x->at(b, h, t, c0) = c_.round(x0 * cos - x1 * sin);
-            x->at(b, h, t, c1) = c_.round(x0 * sin + x1 * cos);
+            x->at(b, h, t, halves ? i : c0) = c_.round(x0 * cos - x1 * sin);
+            x->at(b, h, t, halves ? i + r / 2 : c1) = c_.round(x0 * sin + x1 * cos);
           }
         }
       }
@@ -269,7 +271,7 @@ class PlantedAttention {
 
   bool Visible(int64_t i, int64_t j) const {
     const bool ring = Has("ring_wraps") || Has("ring_clamps");
-    const int64_t at = (Has("cache_not_read") ? 0 : c_.P - (ring ? c_.T : 0)) + i;
+    const int64_t at = (ring ? c_.P - c_.T : before_) + i;
     if (Has("mask_missing")) return true;
     if (Has("mask_transposed")) return j >= at;
     if (Has("mask_polarity")) return j > at;
@@ -288,6 +290,7 @@ class PlantedAttention {
     if (Has("scale_zero")) return 0;
     if (Has("scale_d_model")) return root(c_.C);
     if (Has("scale_num_heads")) return root(c_.H);
+    if (Has("scale_head_dim_vs_width")) return root(c_.C) / root(c_.H);
     if (Has("scale_linear")) return 1 / double(c_.D);
     if (Has("scale_value")) return 0.123;
     return root(c_.D);
@@ -310,6 +313,7 @@ class PlantedAttention {
   }
 
   int64_t KvHead(int64_t h) const {
+    if (Has("gqa_repeat_axis")) return h;
     if (Has("gqa_tiled")) return h % c_.Hkv;
     if (Has("gqa_divisor")) return std::min(h / c_.Hkv, c_.Hkv - 1);
     return h / (c_.H / c_.Hkv);
@@ -325,23 +329,39 @@ class PlantedAttention {
       NormaliseHeads(&k, 1);
     }
     if (c_.rope && !Has("rope_missing")) {
-      Rotate(&q_, Has("rope_sign") ? -1 : 1);
-      Rotate(&k, Has("rope_sign") || Has("rope_k_sign_only") ? -1 : 1, /*keys=*/true);
+      for (int times = 0; times < (Has("rope_twice") && c_.P == 0 ? 2 : 1); ++times) {
+        Rotate(&q_, Has("rope_sign") ? -1 : 1, /*keys=*/false,
+               Has("rope_output_not_reinterleaved"));
+        Rotate(&k, Has("rope_sign") || Has("rope_k_sign_only") ? -1 : 1, /*keys=*/true);
+      }
       if (Has("rope_on_v")) Rotate(&v, 1);
     }
     if (c_.norm != PlantedCase::Norm::kNone && !before) {
       NormaliseHeads(&q_, 0);
       NormaliseHeads(&k, 1);
     }
-    const int64_t P = Has("cache_not_read") ? 0 : c_.P, S = P + c_.T;
+    const int64_t P = Has("cache_not_read") ? 0 : c_.P;
+    // Rows that are read and that nobody wrote, between the cached ones and the new ones; negative
+    // when cached rows are skipped.
+    const int64_t hole = Has("cache_hole") ? 1 : Has("prefix_reuse_misaligned") ? -2 : 0;
+    const int64_t S = P + hole + c_.T;
     Grid keys(c_.B, c_.Hkv, S, c_.D), values(c_.B, c_.Hkv, S, c_.D);
+    const auto cached = [&](double x) {
+      return Has("cache_dtype_reinterpreted") ? double(F16ToFloat(DoubleToBf16(x))) : x;
+    };
     for (int64_t b = 0; b < c_.B; ++b) {
       const int64_t past = Has("beam_cache_not_reordered") ? c_.B - 1 - b : b;
       for (int64_t h = 0; h < c_.Hkv; ++h) {
         for (int64_t j = 0; j < S; ++j) {
           for (int64_t d = 0; d < c_.D; ++d) {
-            keys.at(b, h, j, d) = j < P ? past_k_.at(past, h, j, d) : k.at(b, h, j - P, d);
-            values.at(b, h, j, d) = j < P ? past_v_.at(past, h, j, d) : v.at(b, h, j - P, d);
+            const int64_t to = j - P - hole;  // among the new ones
+            if (to >= 0) {
+              keys.at(b, h, j, d) = k.at(b, h, to, d);
+              values.at(b, h, j, d) = v.at(b, h, to, d);
+            } else if (j < P) {
+              keys.at(b, h, j, d) = cached(past_k_.at(past, h, j, d));
+              values.at(b, h, j, d) = cached(past_v_.at(past, h, j, d));
+            }
           }
         }
       }
@@ -351,6 +371,14 @@ class PlantedAttention {
       WriteIntoRing(&values);
       Attend(keys, values, P);
       return;
+    }
+    if (Has("cache_head_stride")) {
+      JoinFlat(past_k_, k, &keys);
+      JoinFlat(past_v_, v, &values);
+    }
+    before_ = P + hole;
+    if (Has("gqa_repeat_axis")) {
+      for (Grid* rows : {&keys, &values}) RepeatAlongTime(rows);
     }
     Attend(keys, values, S);
   }
@@ -370,6 +398,27 @@ class PlantedAttention {
     *rows = ring;
   }
 
+  // All cached rows of a sequence, then all new ones, whatever the head.
+  void JoinFlat(const Grid& past, const Grid& fresh, Grid* all) const {
+    const int64_t old = c_.Hkv * c_.P * c_.D, more = c_.Hkv * c_.T * c_.D;
+    for (int64_t b = 0; b < c_.B; ++b) {
+      const auto to = all->values.begin() + b * (old + more);
+      std::copy_n(past.values.begin() + b * old, old, to);
+      std::copy_n(fresh.values.begin() + b * more, more, to + old);
+    }
+  }
+
+  // [B, Hkv, S, D] with every row H / Hkv times, taken for [B, H, S, D].
+  void RepeatAlongTime(Grid* rows) const {
+    const int64_t S = rows->shape[2], times = c_.H / c_.Hkv;
+    Grid repeated(c_.B, c_.H, S, c_.D);
+    for (int64_t i = 0; i < c_.B * c_.H * S; ++i) {
+      std::copy_n(rows->values.begin() + i / times * c_.D, c_.D,
+                  repeated.values.begin() + i * c_.D);
+    }
+    *rows = std::move(repeated);
+  }
+
   void Attend(Grid& keys, Grid& values, int64_t S) {
     const int64_t B = c_.B, H = c_.H, T = c_.T, D = c_.D;
     scores_ = Grid(B, H, T, S);
@@ -386,7 +435,9 @@ class PlantedAttention {
             score = c_.round(score * Scale() + Bias(h, i, j));
             if (Has("odd_clipped_scores")) score = std::clamp(score, -0.5, 0.5);
             const bool visible = Visible(b, h, i, j);
-            if (Has("mask_01_added")) {
+            if (Has("softcap_after_mask")) {
+              score = 5 * std::tanh((visible ? score : hidden) / 5);
+            } else if (Has("mask_01_added")) {
               score += visible;
             } else if (Has("mask_fill_too_weak")) {
               if (!visible) score = -1e-9;
@@ -403,6 +454,11 @@ class PlantedAttention {
           NormaliseMixed(b, h, S);
         } else if (Has("softmax_no_max")) {
           NormaliseBare(b, h, S);
+        } else if (Has("softmax_tile_local_max")) {
+          NormaliseTiles(b, h, S, 4);
+        } else if (Has("softmax_axis_head")) {
+          if (h + 1 < H) continue;
+          for (int64_t each = 0; each < H; ++each) NormaliseHeads(b, each, S);
         } else {
           Normalise(b, h, S, &pattern_);
         }
@@ -414,7 +470,10 @@ class PlantedAttention {
           }
           Normalise(b, h, S, &pattern_);
         }
-        if (Has("dropout_live_in_eval")) Drop(b, h, S);
+      }
+      for (int64_t h = 0; h < H; ++h) {
+        if (Has("dropout_live_in_eval")) Drop(b, h, S, 1 / 0.7);
+        if (Has("dropout_scaling_missing")) Drop(b, h, S, 1);
         for (int64_t i = 0; i < T; ++i) {
           for (int64_t j = 0; j < S; ++j) {
             double weight = pattern_.at(b, h, i, j);
@@ -476,6 +535,38 @@ class PlantedAttention {
     }
   }
 
+  // A streaming softmax whose tiles weigh by their own maximum.
+  void NormaliseTiles(int64_t b, int64_t h, int64_t S, int64_t tile) {
+    for (int64_t i = 0; i < c_.T; ++i) {
+      double running = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (int64_t first = 0; first < S; first += tile) {
+        double own = -std::numeric_limits<double>::infinity();
+        const int64_t last = std::min(first + tile, S);
+        for (int64_t j = first; j < last; ++j) own = std::max(own, scores_.at(b, h, i, j));
+        if (std::isinf(own)) continue;
+        const double most = std::max(running, own);
+        for (int64_t j = 0; j < first; ++j) pattern_.at(b, h, i, j) *= std::exp(running - most);
+        sum *= std::exp(running - most);
+        for (int64_t j = first; j < last; ++j) {
+          sum += pattern_.at(b, h, i, j) = std::exp(scores_.at(b, h, i, j) - own);
+        }
+        running = most;
+      }
+      for (int64_t j = 0; j < S; ++j) pattern_.at(b, h, i, j) /= sum;
+    }
+  }
+
+  // Softmax over the heads; hidden entries stay 0.
+  void NormaliseHeads(int64_t b, int64_t h, int64_t S) {
+    for (int64_t i = 0; i < c_.T; ++i) {
+      for (int64_t j = 0; j < S; ++j) {
+        double sum = 0;
+        for (int64_t other = 0; other < c_.H; ++other) sum += std::exp(scores_.at(b, other, i, j));
+        pattern_.at(b, h, i, j) = sum == 0 ? 0 : std::exp(scores_.at(b, h, i, j)) / sum;
+      }
+    }
+  }
+
   // exp in float32 with nothing subtracted.
   void NormaliseBare(int64_t b, int64_t h, int64_t S) {
     for (int64_t i = 0; i < c_.T; ++i) {
@@ -501,12 +592,12 @@ class PlantedAttention {
   }
 
   // p = 0.3.
-  void Drop(int64_t b, int64_t h, int64_t S) {
+  void Drop(int64_t b, int64_t h, int64_t S, double gain) {
     for (int64_t i = 0; i < c_.T; ++i) {
       for (int64_t j = 0; j < S; ++j) {
         const uint64_t at = static_cast<uint64_t>(((b * c_.H + h) * c_.T + i) * S + j);
         const bool kept = RandomUniform({c_.seed, 8, 0}, at) >= 0.3f;
-        pattern_.at(b, h, i, j) *= kept ? 1 / 0.7 : 0;
+        pattern_.at(b, h, i, j) *= kept ? gain : 0;
       }
     }
   }
@@ -519,9 +610,14 @@ class PlantedAttention {
           double sum = bias_[3].at(0, 0, 0, o);
           for (int64_t j = 0; j < c_.H * c_.D; ++j) {
             const int64_t h = Has("odd_heads_reversed") ? c_.H - 1 - j / c_.D : j / c_.D;
-            const double merged = Has("heads_merged_untransposed")
-                                      ? z.values[(b * c_.T + t) * c_.H * c_.D + j]
-                                      : z.at(b, h, t, j % c_.D);
+            double merged = z.at(b, h, t, j % c_.D);
+            if (Has("heads_merged_untransposed")) {
+              merged = z.values[(b * c_.T + t) * c_.H * c_.D + j];
+            } else if (Has("heads_merged_wrong_lead")) {
+              // Stacked [H, B], taken apart [B, H].
+              const int64_t at = b * c_.H + h;
+              merged = z.at(at % c_.B, at / c_.B, t, j % c_.D);
+            }
             sum += merged * weight_[3].at(0, 0, o, j);
           }
           y_.at(b, 0, t, o) = sum;
@@ -534,11 +630,12 @@ class PlantedAttention {
   const std::set<std::string> faults_;
   const std::function<double(double)> store_;
   uint32_t stream_ = 0;
+  int64_t before_ = 0;  // keys before the first new one
   Grid x_, weight_[4], bias_[4], gain_[2], past_k_, past_v_, q_, scores_, pattern_, y_;
 };
 
 // The same dump as other programs keep it.
-enum class Keeping { kLinear, kConv1D, kFused, kFusedConv1D, kFusedPerHead };
+enum class Keeping { kLinear, kConv1D, kFused, kFusedConv1D, kFusedPerHead, kFusedForTwo };
 
 inline Array Turned(const Array& array) {
   const int64_t rows = array.shape[0], columns = array.shape[1];
@@ -562,7 +659,9 @@ inline TensorSet KeptAs(Keeping keeping, const PlantedCase& sizes, TensorSet set
   }
   const int64_t heads[3] = {sizes.H, sizes.Hkv, sizes.Hkv};
   const char* const names[3] = {"q_proj", "k_proj", "v_proj"};
-  const int64_t pieces = keeping == Keeping::kFusedPerHead ? sizes.Hkv : 1;
+  const int64_t pieces = keeping == Keeping::kFusedPerHead  ? sizes.Hkv
+                         : keeping == Keeping::kFusedForTwo ? 2
+                                                            : 1;
   for (const std::string kind : {".weight", ".bias"}) {
     if (!set.tensors.contains("q_proj" + kind)) continue;
     Array fused;

@@ -163,7 +163,11 @@ TEST(AttentionContext, NamesAnOverwrittenRing) {
     for (const bool wraps : {true, false}) {
       for (const auto store : {AsFloat, AsBf16}) {
         PlantedAttention planted(sizes, {wraps ? "ring_wraps" : "ring_clamps"}, store);
-        EXPECT_EQ(Answer(planted.Dump()), "fault ring_cache_overwrite,") << wraps << sizes.seed;
+        // Over the newest rows, it is as if these were never seen.
+        EXPECT_EQ(Answer(planted.Dump()),
+                  wraps ? "fault ring_cache_overwrite,"
+                        : "ambiguous ring_cache_overwrite, prefix_reuse_misaligned,")
+            << sizes.seed;
       }
     }
   }

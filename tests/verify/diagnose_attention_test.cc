@@ -85,7 +85,13 @@ TEST(DiagnoseAttention, NamesEachFaultAloneInFloat32AndBfloat16) {
                               "rope_theta",
                               "rope_wrong_axis",
                               "mask_polarity",
-                              "mask_diagonal_excluded"}) {
+                              "mask_diagonal_excluded",
+                              "softcap_after_mask",
+                              "scale_head_dim_vs_width",
+                              "softmax_axis_head",
+                              "gqa_repeat_axis",
+                              "heads_merged_wrong_lead",
+                              "rope_twice"}) {
       ExpectNamed(sizes, fault);
     }
   }
@@ -111,8 +117,127 @@ TEST(DiagnoseAttention, NamesFaultsBehindACache) {
   PlantedCase sizes{.B = 2, .T = 5, .P = 4, .H = 6, .Hkv = 3, .D = 8, .C = 26, .seed = 24};
   for (const char* fault :
        {"position_restart", "causal_align_top_left", "cache_not_read", "rope_window_constant",
-        "position_upper_layers", "beam_cache_not_reordered"}) {
+        "position_upper_layers", "beam_cache_not_reordered", "cache_hole", "cache_head_stride",
+        "cache_dtype_reinterpreted", "prefix_reuse_misaligned"}) {
     ExpectNamed(sizes, fault);
+  }
+  sizes.first = 3;
+  ExpectNamed(sizes, "evicted_length_as_position");
+}
+
+// Where n_head / n_kv_head is n_kv_head itself, the wrong divisor is the right one.
+TEST(DiagnoseAttention, NamesTheWrongDivisor) {
+  for (const auto& [H, Hkv] : {std::pair<int64_t, int64_t>(6, 3), {8, 2}, {10, 5}}) {
+    ExpectNamed({.B = 2, .T = 7, .H = H, .Hkv = Hkv, .D = 8, .C = 26, .seed = 42}, "gqa_divisor");
+  }
+}
+
+TEST(DiagnoseAttention, NamesATileThatWeighsByItself) {
+  for (const int64_t T : {9, 11, 13}) {
+    ExpectNamed({.B = 2, .T = T, .H = 6, .Hkv = 3, .D = 8, .C = 26, .seed = 25},
+                "softmax_tile_local_max");
+  }
+}
+
+TEST(DiagnoseAttention, NamesHalvesThatAreNotInterleavedAgain) {
+  for (const uint64_t seed : {26, 27, 28}) {
+    ExpectNamed(
+        {.B = 2, .T = 7, .H = 6, .Hkv = 3, .D = 8, .C = 26, .interleaved = true, .seed = seed},
+        "rope_output_not_reinterleaved");
+  }
+}
+
+// Frequencies in bfloat16 are nearer to right than bfloat16's own noise at few positions.
+TEST(DiagnoseAttention, NamesCoarseAngles) {
+  for (const uint64_t seed : {29, 30, 31}) {
+    const PlantedCase sizes{.B = 2, .T = 13, .H = 6, .Hkv = 3, .D = 8, .C = 26, .seed = seed};
+    const Diagnosis diagnosis =
+        Diagnose(PlantedAttention(sizes, {"rope_low_precision"}, AsFloat).Dump());
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+    EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("rope_low_precision"));
+    EXPECT_EQ(diagnosis.explanations[0].detail, "frequencies in bfloat16");
+  }
+}
+
+// x and y of a batch whose axes a sequence-first layer takes for time and batch.
+TEST(DiagnoseAttention, NamesABatchThatIsAttended) {
+  for (const auto store : {AsFloat, AsBf16}) {
+    const PlantedCase sizes{.B = 7, .T = 3, .H = 6, .Hkv = 3, .D = 8, .C = 26, .seed = 32};
+    TensorSet set = PlantedAttention(sizes, {}, store).Dump();
+    for (const char* name : {"x", "y"}) {
+      Array& array = set[name];
+      Array turned{{sizes.T, sizes.B, sizes.C}, std::vector<double>(array.values.size())};
+      for (int64_t r = 0; r < sizes.B * sizes.T; ++r) {
+        const int64_t to = r % sizes.T * sizes.B + r / sizes.T;
+        std::copy_n(array.values.begin() + r * sizes.C, sizes.C,
+                    turned.values.begin() + to * sizes.C);
+      }
+      array = turned;
+    }
+    const Diagnosis diagnosis = Diagnose(set);
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+    EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("batch_axis_attended"));
+  }
+}
+
+// A fused weight whose rows lie otherwise than is stated.
+TEST(DiagnoseAttention, NamesLayoutsOfFusedRows) {
+  for (const uint64_t seed : {33, 34, 35}) {
+    for (const auto store : {AsFloat, AsBf16}) {
+      const PlantedCase sizes{
+          .B = 2, .T = 7, .H = 8, .Hkv = 4, .D = 6, .C = 26, .rotary_dim = 6, .seed = seed};
+      for (const auto& [keeping, fault] : {std::pair(Keeping::kFusedPerHead, "qkv_per_head_layout"),
+                                           std::pair(Keeping::kFusedForTwo, "qkv_tp_layout")}) {
+        TensorSet set = KeptAs(keeping, sizes, PlantedAttention(sizes, {}, store).Dump());
+        set.settings["qkv_layout"] = "blocks";
+        const Diagnosis diagnosis = Diagnose(set);
+        ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << fault;
+        EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre(fault));
+      }
+    }
+  }
+}
+
+TEST(DiagnoseAttention, NamesASquareWeightThatIsTurned) {
+  for (const uint64_t seed : {36, 37, 38}) {
+    PlantedCase sizes{
+        .B = 2, .T = 7, .H = 5, .Hkv = 5, .D = 6, .C = 30, .rotary_dim = 6, .seed = seed};
+    for (const char* name : {"q_proj.weight", "o_proj.weight"}) {
+      TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+      set[name] = Turned(set[name]);
+      const Diagnosis diagnosis = Diagnose(set);
+      ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << name;
+      EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("linear_transposed"));
+    }
+  }
+}
+
+// (1 - mask) times -1e9 in float16: 0 times infinity everywhere.
+TEST(DiagnoseAttention, NamesAMaskThatOverflowsFloat16) {
+  TensorSet set = PlantedAttention(Cases()[0], {}, AsFloat).Dump();
+  for (double& value : set["y"].values) value = std::nan("");
+  set["x"].dtype = set["y"].dtype = DType::kF16;
+  const Diagnosis diagnosis = Diagnose(set);
+  ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault);
+  EXPECT_THAT(diagnosis.explanations[0].faults, ElementsAre("mask_fp16_overflow"));
+}
+
+// Each would be named alone by what the other leaves of the numbers, but for the rows behind.
+TEST(DiagnoseAttention, AFaultOfLaterRowsIsNamedBesideDropout) {
+  for (const uint64_t seed : {39, 40, 41}) {
+    const PlantedCase sizes{.B = 2, .T = 9, .H = 6, .Hkv = 3, .D = 8, .C = 18, .seed = seed};
+    for (const char* other : {"scale_missing", "rope_sign", "rope_on_v", "mask_transposed"}) {
+      const std::set<std::string> both = {other, "dropout_live_in_eval"};
+      const TensorSet set = PlantedAttention(sizes, both, AsFloat).Dump();
+      const Diagnosis diagnosis = Diagnose(set);
+      // What sees all keys from row 0 on cannot be solved.
+      if (other == std::string("mask_transposed")) {
+        EXPECT_EQ(diagnosis.verdict, DiagnosisVerdict::kUnexplained);
+        continue;
+      }
+      ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << other;
+      EXPECT_THAT(diagnosis.explanations[0].faults, testing::ElementsAreArray(both)) << seed;
+    }
   }
 }
 

@@ -203,6 +203,256 @@ TEST(ModelDiagnosisTest, DecodingFaultsAreNamed) {
   }
 }
 
+// GPT-2 with learned positions written down in plain loops, with a fault of its blocks.
+class PlainGpt2 {
+ public:
+  PlainGpt2(const GoldenDump& dump, const std::string& fault)
+      : p_(dump.parameters()), c_(dump.model().config()), fault_(fault) {
+    const std::vector<double> tokens = dump.Set({}).tensors.at("tokens").values;
+    for (int64_t b = 0; b < dump.B(); ++b) {
+      const auto first = tokens.begin() + b * dump.T();
+      Run({first, first + dump.T()});
+    }
+  }
+
+  std::vector<double> logits;
+
+ private:
+  using Rows = std::vector<std::vector<double>>;
+
+  const float* Data(const std::string& name) const { return p_.Find(name)->data; }
+
+  Rows Linear(const Rows& x, const std::string& name) const {
+    const Parameter* bias = p_.Find(name + ".bias");
+    const float* w = Data(name + ".weight");
+    const int64_t out = bias->elements;
+    Rows y(x.size(), std::vector<double>(bias->data, bias->data + out));
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t i = 0; i < x[t].size(); ++i) {
+        for (int64_t j = 0; j < out; ++j) y[t][j] += x[t][i] * double(w[int64_t(i) * out + j]);
+      }
+    }
+    return y;
+  }
+
+  Rows Normed(Rows x, const std::string& name) const {
+    for (std::vector<double>& row : x) {
+      const auto C = double(row.size());
+      double mean = 0, squares = 0;
+      for (const double v : row) mean += v / C;
+      for (const double v : row) squares += (v - mean) * (v - mean) / C;
+      for (size_t i = 0; i < row.size(); ++i) {
+        row[i] =
+            (row[i] - mean) / std::sqrt(squares + c_.norm_eps) * double(Data(name + ".weight")[i]) +
+            double(Data(name + ".bias")[i]);
+      }
+    }
+    return x;
+  }
+
+  Rows Attended(const Rows& x, const std::string& name) const {
+    const int64_t C = c_.n_embd, D = c_.head_dim;
+    const Rows qkv = Linear(x, name + ".c_attn");
+    Rows z(x.size(), std::vector<double>(C));
+    for (int64_t h = 0; h < c_.n_head; ++h) {
+      for (size_t i = 0; i < x.size(); ++i) {
+        double sum = 0;
+        std::vector<double> weights;
+        for (size_t j = 0; j <= i; ++j) {
+          double score = 0;
+          for (int64_t d = h * D; d < (h + 1) * D; ++d) score += qkv[i][d] * qkv[j][C + d];
+          weights.push_back(std::exp(score / std::sqrt(double(D))));
+          sum += weights.back();
+        }
+        for (size_t j = 0; j <= i; ++j) {
+          for (int64_t d = h * D; d < (h + 1) * D; ++d) {
+            z[i][d] += weights[j] / sum * qkv[j][2 * C + d];
+          }
+        }
+      }
+    }
+    return Linear(z, name + ".c_proj");
+  }
+
+  Rows FedForward(const Rows& x, const std::string& name) const {
+    Rows hidden = Linear(x, name + ".c_fc");
+    for (std::vector<double>& row : hidden) {
+      for (double& v : row) {
+        v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+      }
+    }
+    return Linear(hidden, name + ".c_proj");
+  }
+
+  static Rows Sum(Rows a, const Rows& b) {
+    for (size_t t = 0; t < a.size(); ++t) {
+      for (size_t i = 0; i < a[t].size(); ++i) a[t][i] += b[t][i];
+    }
+    return a;
+  }
+
+  void Run(const std::vector<double>& tokens) {
+    const int64_t C = c_.n_embd;
+    const float *wte = Data("wte.weight"), *wpe = Data("wpe.weight");
+    Rows x(tokens.size(), std::vector<double>(C));
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      for (int64_t i = 0; i < C; ++i) {
+        x[t][i] = double(wte[int64_t(tokens[t]) * C + i]) + double(wpe[int64_t(t) * C + i]);
+      }
+    }
+    for (int64_t l = 0; l < c_.n_layer; ++l) {
+      const std::string name = "h." + std::to_string(l);
+      for (const bool mlp : {false, true}) {
+        const std::string norm = name + (mlp ? ".ln_2" : ".ln_1");
+        const auto branch = [&](const Rows& in) {
+          return mlp ? FedForward(in, name + ".mlp") : Attended(in, name + ".attn");
+        };
+        const Rows normed = Normed(x, norm);
+        if (fault_ == "norm_after_branch") {
+          x = Normed(Sum(x, branch(x)), norm);
+        } else if (fault_ == "residual_from_normed") {
+          x = Sum(normed, branch(normed));
+        } else if (fault_ == "norm_argument_wrong") {
+          x = Sum(x, branch(Sum(normed, x)));
+        } else if (fault_ == "residual_missing" && !mlp) {
+          x = branch(normed);
+        } else {
+          x = Sum(x, branch(normed));
+        }
+      }
+    }
+    if (fault_ != "final_norm_missing") x = Normed(x, "ln_f");
+    for (const std::vector<double>& row : x) {
+      for (int64_t v = 0; v < c_.vocab_size; ++v) {
+        double z = 0;
+        for (int64_t i = 0; i < C; ++i) z += row[i] * double(wte[v * C + i]);
+        logits.push_back(z);
+      }
+    }
+  }
+
+  ParameterSet& p_;
+  const ModelConfig c_;
+  const std::string fault_;
+};
+
+TensorSet Stated(TensorSet set, const std::map<std::string, std::string>& settings) {
+  set.settings.insert(settings.begin(), settings.end());
+  return set;
+}
+
+TEST(ModelDiagnosisTest, FaultsOfBlocksAreNamed) {
+  const GoldenDump dump("gpt2-learned");
+  for (const char* fault : {"residual_from_normed", "norm_argument_wrong", "residual_missing",
+                            "norm_after_branch", "final_norm_missing"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      EXPECT_EQ(Finding(dump.Diagnose(dump.Set(PlainGpt2(dump, fault).logits, dtype))), fault);
+    }
+  }
+}
+
+// Angles twice as large, as of positions that were to be divided by 2.
+TEST(ModelDiagnosisTest, MissingScalingOfPositionsIsNamed) {
+  Kernels kernels = SimdKernels();
+  kernels.rope = [](const RopeArgs<>& args) {
+    int64_t positions = args.offset + args.T_;
+    for (int64_t b = 0; b < args.B && args.offsets != nullptr; ++b) {
+      positions = std::max(positions, args.offsets[b] + args.T_);
+    }
+    std::vector<float> cos(positions * args.half), sin(positions * args.half);
+    for (int64_t i = 0; i < positions * args.half; ++i) {
+      const double c = args.cos[i], s = args.sin[i];
+      cos[i] = float(c * c - s * s);
+      sin[i] = float(2 * s * c);
+    }
+    RopeArgs<> twice = args;
+    twice.cos = cos.data();
+    twice.sin = sin.data();
+    SimdKernels().rope(twice);
+  };
+  for (const char* name : {"llama-gqa", "gpt2-rope-gqa"}) {
+    const GoldenDump dump(name);
+    EXPECT_EQ(dump.FindingOf(*dump.Other(kernels, dump.model().config())), "rope_scaling_missing");
+  }
+}
+
+// Key rows in the interleaved order of n_kv_head heads, made halves of n_head heads.
+TEST(ModelDiagnosisTest, KeyRowsReorderedByQueryHeadsAreNamed) {
+  const GoldenDump dump("llama-gqa");
+  const ModelConfig& config = dump.model().config();
+  const auto reorder = [&](ParameterSet* parameters) {
+    for (Parameter& p : parameters->all()) {
+      if (p.name.find("k_proj") == std::string::npos) continue;
+      const int64_t C = config.n_embd, rows = p.elements / C, D = config.head_dim;
+      const int64_t wrong = rows / config.n_head;
+      const std::vector<float> halves(p.data, p.data + p.elements);
+      for (int64_t to = 0; to < rows; ++to) {
+        // Where row `to` was among pairs, then where that row was among halves.
+        const int64_t pair = to % (wrong / 2), second = to % wrong / (wrong / 2);
+        const int64_t between = to / wrong * wrong + 2 * pair + second;
+        const int64_t from = between / D * D + between % 2 * (D / 2) + between % D / 2;
+        std::copy_n(halves.begin() + from * C, C, p.data + to * C);
+      }
+    }
+  };
+  EXPECT_EQ(dump.FindingOf(*dump.Other(SimdKernels(), config, reorder)), "rope_permute_gqa");
+}
+
+// Transformer-Clinic#27: a residual behind the norm is right for a model that is so.
+TEST(FalseAlarm, ResidualBehindTheNormIsRightForPostNorm) {
+  const GoldenDump dump("gpt2-learned");
+  const TensorSet pre = dump.Set(PlainGpt2(dump, "").logits);
+  EXPECT_EQ(Finding(dump.Diagnose(pre)), "correct");
+  const TensorSet post = dump.Set(PlainGpt2(dump, "norm_after_branch").logits);
+  EXPECT_EQ(Finding(dump.Diagnose(post)), "norm_after_branch");
+  EXPECT_EQ(Finding(dump.Diagnose(Stated(post, {{"norm_position", "post"}}))), "correct");
+}
+
+// attention-is-all-you-need-pytorch#138: the embedding times sqrt(n_embd), or, with an embedding
+// that holds the factor, the logits by it.
+TEST(FalseAlarm, TheRootOfTheWidthMayMoveFromTheEmbeddingToTheLogits) {
+  const GoldenDump dump("gpt2-learned");
+  const double root = std::sqrt(double(dump.model().config().n_embd));
+  const auto scaled = [](double factor) {
+    return [=](ParameterSet* parameters) {
+      Parameter* wte = parameters->Find("wte.weight");
+      for (int64_t i = 0; i < wte->elements; ++i) wte->data[i] = float(wte->data[i] * factor);
+    };
+  };
+  // The folder's embedding times sqrt(C) goes in; the tied head would hold it too, and is undone.
+  const auto moved = dump.Other(SimdKernels(), dump.model().config(), scaled(root));
+  std::vector<double> logits = dump.LogitsOf(*moved);
+  for (double& z : logits) z /= root;
+  TensorSet set = dump.Set(logits);
+  EXPECT_EQ(Finding(dump.Diagnose(set)), "embedding_scale");
+  set.settings["embedding_multiplier"] = std::to_string(root);
+  EXPECT_EQ(Finding(dump.Diagnose(set)), "correct");
+  for (double& z : set["logits"].values) z *= root;
+  EXPECT_EQ(Finding(dump.Diagnose(set)), "embedding_scale");
+  set.settings["logit_scale"] = std::to_string(root);
+  EXPECT_EQ(Finding(dump.Diagnose(set)), "correct");
+  EXPECT_THAT(Finding(dump.Diagnose(Stated(dump.Set(dump.Expected()), {{"logit_scale", "-1"}}))),
+              testing::HasSubstr("logit_scale: found -1"));
+}
+
+// transformers#36536: decoding and the whole run differ in 16 bits, for their products round
+// otherwise.
+TEST(FalseAlarm, DecodingIn16BitsRoundsOtherwise) {
+  for (const char* name : {"gpt2-learned", "gpt2-rope-gqa", "llama-gqa"}) {
+    const GoldenDump dump(name);
+    constexpr int64_t kNew = 3;
+    const int64_t V = dump.model().config().vocab_size;
+    const auto coarse = dump.Other(SimdKernels(), dump.model().config());
+    coarse->set_arithmetic(Arithmetic::kBf16);
+    TensorSet set = dump.Set(dump.LogitsOf(*coarse), DType::kBF16);
+    set["decode_logits"] = {{dump.B(), kNew, V}, dump.Decoded(dump.model(), kNew), DType::kBF16};
+    EXPECT_EQ(Finding(dump.Diagnose(set)), "correct") << name;
+    set = dump.Set(dump.LogitsOf(dump.model()));
+    set["decode_logits"] = {{dump.B(), kNew, V}, dump.Decoded(dump.model(), kNew), DType::kF32};
+    EXPECT_EQ(Finding(dump.Diagnose(set)), "correct") << name;
+  }
+}
+
 TEST(ModelDiagnosisTest, TwoFaultsAreNamedTogether) {
   const GoldenDump dump("llama-gqa");
   const Kernels kernels = *PlantedKernels("gqa_tiled", SimdKernels());

@@ -115,6 +115,19 @@ INSTANTIATE_TEST_SUITE_P(
                   }))),
     [](const auto& test) { return std::string(test.param.first) + std::to_string(test.index); });
 
+// Far from 0 the squares of the mean and of the numbers cancel in float32.
+TEST(NormDiagnosisTest, CancellationIsNamed) {
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    PlainNorm right;
+    right.C = 11 + 4 * seed;
+    PlainNorm wrong = right;
+    wrong.float_cancels = true;
+    const NormDump dump(seed, DType::kF32, right, /*mean=*/200);
+    const TensorSet set = dump.Set(DType::kF32, right, wrong.Of(dump.x, dump.weight, dump.bias));
+    EXPECT_EQ(FindingOf(set), "norm_cancellation") << seed;
+  }
+}
+
 TEST(NormDiagnosisTest, FittedEpsIsTold) {
   PlainNorm right, wrong;
   wrong.eps = 3e-4;

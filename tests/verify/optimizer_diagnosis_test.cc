@@ -147,6 +147,35 @@ TEST(OptimizerDiagnosisTest, ClippingByTheBareNormIsRight) {
   }
 }
 
+// BVLC/caffe#4224: the correction of both moments folded into the step size is the same update. An
+// eps that is not scaled along is another one, which nothing but its own name may be given to.
+TEST(FalseAlarm, BiasCorrectionFoldedIntoTheStepSizeIsRight) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+    for (uint32_t seed = 1; seed <= 3; ++seed) {
+      for (const int64_t step : {1, 2, 7, 300}) {
+        for (const bool eps_scaled : {true, false}) {
+          const OptimizerDump dump(seed, dtype, 0.05, step);
+          TensorSet set = dump.Set("correct");
+          const double root = std::sqrt(1 - std::pow(kBeta2, double(step)));
+          const double rate = kRate * root / (1 - std::pow(kBeta1, double(step)));
+          for (const auto& [name, t] : dump.tensors) {
+            for (size_t i = 0; i < t.p.size(); ++i) {
+              const double m = kBeta1 * t.m[i] + (1 - kBeta1) * t.g[i];
+              const double v = kBeta2 * t.v[i] + (1 - kBeta2) * t.g[i] * t.g[i];
+              const double kept = t.shape.size() == 2 ? t.p[i] * (1 - kRate * kDecay) : t.p[i];
+              set["after." + name].values[i] =
+                  kept - rate * m / (std::sqrt(v) + (eps_scaled ? kEps * root : kEps));
+            }
+          }
+          const std::string finding = Finding(Diagnose(set));
+          EXPECT_TRUE(finding == "correct" || (!eps_scaled && finding == "adam_eps_place"))
+              << finding << NameOf(dtype) << " seed " << seed << " step " << step << eps_scaled;
+        }
+      }
+    }
+  }
+}
+
 TEST(OptimizerDiagnosisTest, CoarseStorageNamesWhatItShows) {
   for (uint32_t seed = 1; seed <= 3; ++seed) {
     for (const char* fault : {"correct", "adam_bias_correction", "resume_partial"}) {

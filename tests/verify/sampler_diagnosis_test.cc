@@ -164,7 +164,7 @@ TEST(SamplerDiagnosisTest, TemperatureOneHidesItsFaults) {
 }
 
 // Kimi-Audio PR161: a temperature on log-probabilities, renormalised, is the same distribution.
-TEST(SamplerDiagnosisTest, TemperatureOnLogProbabilitiesIsCorrect) {
+TEST(FalseAlarm, TemperatureOnLogProbabilitiesIsCorrect) {
   const Settings settings = {.temperature = 0.6};
   const Numbers z = Logits(3, 17);
   Numbers log_p = Softmax(z);

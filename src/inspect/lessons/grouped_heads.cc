@@ -51,8 +51,8 @@ Result<std::vector<Step>> TellGroupedHeads(const LessonInput&) {
   std::vector<Step> steps;
   const auto add = [&](const char* name, int64_t n_kv_head, const char* note) {
     steps.push_back({name,
-                     fmt::format("6 query heads, {} key/value heads: floor(h / {})", n_kv_head,
-                                 kHeads / n_kv_head),
+                     fmt::format("6 query heads, {} key/value head{}: floor(h / {})", n_kv_head,
+                                 n_kv_head == 1 ? "" : "s", kHeads / n_kv_head),
                      "H Hkv",
                      {kHeads, n_kv_head},
                      WhoReadsWhom(n_kv_head),

@@ -97,14 +97,14 @@ inline int64_t RowIndex(const AttentionArgs<>& a, const Rows& rows, int64_t r) {
 }
 
 // Asks for what the item after the current one will read, a few rows at each of `steps` steps: a
-// head's rows lie far apart, and whoever reads them first waits for memory.
+// head's rows lie far apart, but in a cache, and whoever reads them first waits for memory.
 class Ahead {
  public:
   // `rows` are the next item's; `backward` also reads z and dz.
   Ahead(const AttentionArgs<>& a, const Rows& rows, bool backward, int64_t steps)
       : a_(a), rows_(rows), backward_(backward), keys_(a.k + KeyOffset(a, rows)) {
     const int64_t all = rows.count + a.S;
-    if (all * a.D <= kMaxAhead) per_step_ = (all + steps - 1) / steps;
+    if (a.kv_row > a.D && all * a.D <= kMaxAhead) per_step_ = (all + steps - 1) / steps;
   }
   void Step() {
     for (int64_t end = next_ + per_step_; next_ < end; ++next_) {
@@ -468,11 +468,9 @@ void StoreRows(const float* in, int64_t rows, int64_t padded, int64_t D, const F
   for (int64_t r = 0; r < rows; ++r, in += padded) {
     const float scale = factor(r);
     float* out = target(r);
-    int64_t i = 0;
-    for (; i + kLanes <= D; i += kLanes) {
-      hn::StoreU(hn::Mul(hn::Load(d, in + i), hn::Set(d, scale)), d, out + i);
-    }
-    for (; i < D; ++i) out[i] = in[i] * scale;
+    ForVectors(D, [&](size_t i, auto lanes) HWY_ATTR {
+      lanes.Store(hn::Mul(hn::Load(d, in + i), hn::Set(d, scale)), out + i);
+    });
   }
 }
 

@@ -180,11 +180,21 @@ constexpr auto MakeTiles(std::index_sequence<kIndex...>) {
       &Tile<Engine, kIndex / kVectors + 1, kIndex % kVectors + 1, kPacked>...};
 }
 
+// Columns of a tile of one row: as many chains as hide a multiply-add's time.
+constexpr int64_t kRowVectors = 8;
+
 template <class Engine, bool kPacked>
 void RunTile(int64_t rows, int64_t vectors, const TileArgs& args) {
   static constexpr auto kTiles =
       MakeTiles<Engine, kPacked>(std::make_index_sequence<kRows * kVectors>());
   kTiles[(rows - 1) * kVectors + vectors - 1](args);
+}
+
+template <class Engine, size_t... kIndex>
+void RunRowTile(int64_t vectors, const TileArgs& args, std::index_sequence<kIndex...>) {
+  static constexpr std::array<TileFunction, sizeof...(kIndex)> kTiles = {
+      &Tile<Engine, 1, kIndex + 1, false>...};
+  kTiles[vectors - 1](args);
 }
 
 // At most 256 bits: half as wide, loads and shuffles are more than twice as many per cycle.
@@ -659,6 +669,11 @@ bool ReadsBInPlace(const MatmulArgs<>& args) {
          (Engine::kInPlace && args.packed.empty() && args.b_col == 1);
 }
 
+// Whether B lies as it came and is too large to stay in a core's own cache.
+bool ReadsBFromMemory(const MatmulArgs<>& args) {
+  return args.packed.empty() && args.N * args.K > kMaxOwn;
+}
+
 // How much of B is read before its next columns (depth), and the columns of a piece. Where B must
 // be packed a piece is one strip of its columns. Otherwise a few rows of A leave the time to
 // memory, which wants long runs of few rows; more rows leave it to the tiles.
@@ -669,7 +684,8 @@ struct DirectShape {
     if (!in_place) return;
     const bool few = args.M < kDirectRows;
     // A panel of a packed B is a long run by itself.
-    if (few) depth = args.packed.empty() ? 16 : kMaxFewDepth;
+    if (few && !args.packed.empty()) depth = kMaxFewDepth;
+    if (few && ReadsBFromMemory(args)) depth = 16;
     columns = few ? std::clamp<int64_t>(RoundUp(args.N / 8, kWidth), 4 * kWidth, 32 * kWidth)
                   : 8 * kWidth;
     // What is packed for a piece should stay in a core's own cache.
@@ -763,22 +779,30 @@ void DirectPiece(const MatmulArgs<>& args, int64_t depth, int64_t i0, int64_t ro
   tile.out_row = tile.init_row = RoundUp(columns, kLanes);
   if (args.accumulate) LoadC(args, sums, tile.out_row, i0, rows, j0, columns);
   const int64_t step = HasWords<Engine>(args.packed) ? kPanelColumns : kWidth;
-  const bool fetches = Engine::kInPlace && ReadsBInPlace<Engine>(args) && args.M < kDirectRows;
+  const bool in_place = Engine::kInPlace && ReadsBInPlace<Engine>(args);
+  const bool fetches = in_place && args.M < kDirectRows && ReadsBFromMemory(args);
+  const int64_t widest = in_place && args.M == 1 ? kRowVectors * kLanes : step;
   bool first = !args.accumulate;
   int64_t k = 0;
   do {
     tile.words = std::min(depth, DivideUp(args.K - k, Engine::kPerWord));
     PlaceA<Engine>(args, i0, rows, k, tile.words, packed, &tile);
     const float* a = tile.a;
-    for (int64_t j = 0; j < columns; j += step) {
-      const int64_t n = std::min(step, columns - j);
+    for (int64_t j = 0, n; j < columns; j += n) {
+      const int64_t whole = (columns - j) / kLanes * kLanes;
+      n = whole > step ? std::min(whole, widest) : std::min(step, columns - j);
       PlaceB<Engine>(args, j0 + j, n, k, tile.words, strip, &tile);
       if (fetches) FetchRows(args, k + tile.words, k + 2 * tile.words, j0 + j, n);
       for (int64_t i = 0; i < rows; i += kDirectRows) {
         tile.a = a + i * tile.a_row;
         tile.out = sums + i * tile.out_row + j;
         tile.init = first ? nullptr : tile.out;
-        RunTile<Engine, false>(std::min(kDirectRows, rows - i), DivideUp(n, kLanes), tile);
+        const int64_t vectors = DivideUp(n, kLanes);
+        if (vectors > kVectors) {
+          RunRowTile<Engine>(vectors, tile, std::make_index_sequence<kRowVectors>());
+        } else {
+          RunTile<Engine, false>(std::min(kDirectRows, rows - i), vectors, tile);
+        }
       }
     }
     first = false;

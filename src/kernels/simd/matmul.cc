@@ -128,7 +128,7 @@ void RowTile(const MatmulArgs<>& args, int64_t j, float* HWY_RESTRICT out) {
   };
   int64_t k = 0;
   // A cache line of each column at once: a power of two apart, few of them stay in the first cache.
-  for (; k + kCacheLine <= args.K; k += kCacheLine) {
+  for (; ReadsBFromMemory(args) && k + kCacheLine <= args.K; k += kCacheLine) {
 #pragma GCC unroll 4
     for (int g = 0; g < kRowGroups; ++g) {
 #pragma GCC unroll 8

@@ -33,14 +33,16 @@ class Diagnostician {
         break;
       }
     }
-    diagnosis_ = Conclude(Explanations(floor.arithmetic), floor);
+    const std::vector<AttentionDropout>& dropouts = search_.dropouts();
+    diagnosis_ = Conclude(dropouts.empty() ? Explanations(floor.arithmetic) : OfDropout(), floor);
     diagnosis_.reference_residual = kInfinity;
     for (const AttentionHypothesis& h : tried_) {
       if (!h.faults.empty()) continue;
       diagnosis_.reference_residual = std::min(diagnosis_.reference_residual, h.residual);
     }
-    chosen_ = Chosen();
-    if (const auto& dropout = search_.dropout()) NameDropout(*dropout);
+    const bool dropped = !dropouts.empty() && !diagnosis_.explanations.empty();
+    chosen_ = dropped ? BaseOf(diagnosis_.explanations[0]) : Chosen();
+    if (dropped) SayDropout();
     right_ = search_.conventions()[chosen_->convention].right;
     ReportConventions();
     Locate();
@@ -108,11 +110,26 @@ class Diagnostician {
     return chosen;
   }
 
-  void NameDropout(const AttentionDropout& dropout) {
-    diagnosis_.verdict = DiagnosisVerdict::kFault;
-    diagnosis_.explanations = {dropout.explanation};
-    diagnosis_.seen.emplace_back("run it twice: results with live dropout differ between runs");
-    chosen_ = &dropout.base;
+  std::vector<Explanation> OfDropout() const {
+    std::vector<Explanation> explanations;
+    for (const AttentionDropout& d : search_.dropouts()) explanations.push_back(d.explanation);
+    return explanations;
+  }
+
+  const AttentionHypothesis* BaseOf(const Explanation& explanation) const {
+    const auto made_by =
+        std::ranges::find_if(search_.dropouts(), [&](const AttentionDropout& dropout) {
+          return dropout.explanation.faults == explanation.faults;
+        });
+    return &made_by->base;
+  }
+
+  void SayDropout() {
+    if (dump_.dropout > 0) {
+      diagnosis_.seen.push_back("dropout as stated, " + search_.dropouts()[0].explanation.detail);
+    } else {
+      diagnosis_.seen.emplace_back("run it twice: results with live dropout differ between runs");
+    }
   }
 
   // Only what other decisions would have made worse.

@@ -15,16 +15,18 @@ namespace {
 
 using Numbers = std::vector<double>;
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLeastGain = 1.005;
 constexpr double kMostDropped = 0.8;
 
-Explanation Named(double residual, double gain, const std::string& where) {
-  return {{"dropout_live_in_eval"}, residual, fmt::format("p = {:.3g} {}", 1 - 1 / gain, where)};
+double Square(std::span<const double> values) {
+  return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
 
 // `ours` with what is 0 in theirs dropped and the rest times one gain, which is returned; 0 when
-// nothing was dropped or kept.
+// nothing was dropped or kept, or they are of different sizes.
 double DropAlike(const Numbers& theirs, Numbers* ours) {
+  if (theirs.size() != ours->size()) return 0;
   double cross = 0, size = 0;
   bool dropped = false;
   for (size_t i = 0; i < theirs.size(); ++i) {
@@ -32,6 +34,7 @@ double DropAlike(const Numbers& theirs, Numbers* ours) {
       dropped |= (*ours)[i] != 0;
       (*ours)[i] = 0;
     }
+    if (!std::isfinite((*ours)[i]) || !std::isfinite(theirs[i])) continue;
     cross += theirs[i] * (*ours)[i];
     size += (*ours)[i] * (*ours)[i];
   }
@@ -40,56 +43,117 @@ double DropAlike(const Numbers& theirs, Numbers* ours) {
   return cross / size;
 }
 
-// x with a [rows, n] x = b in the sense of least squares, by the normal equations; empty when they
-// are singular.
-Numbers LeastSquares(const Numbers& a, const Numbers& b, int64_t n) {
-  const int64_t rows = static_cast<int64_t>(b.size());
-  Numbers m(n * (n + 1));
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = 0; j < n; ++j) m[i * (n + 1) + j] += a[r * n + i] * a[r * n + j];
-      m[i * (n + 1) + n] += a[r * n + i] * b[r];
+// Which of n columns [n, C] sum up to a target [C], by a depth-first search behind a QR
+// decomposition that takes the likelier choice first (Schnorr and Euchner 1994, for 0 and 1 alone).
+class SubsetSearch {
+ public:
+  SubsetSearch(Numbers columns, int64_t C)
+      : C_(C),
+        n_(static_cast<int64_t>(columns.size()) / C),
+        rank_(std::min(n_, C)),
+        order_(n_),
+        basis_(rank_ * C),
+        r_(rank_ * n_),
+        left_((n_ + 1) * rank_),
+        chosen_(n_) {
+    std::iota(order_.begin(), order_.end(), 0);
+    // The shortest first, so that what is decided first, the last ones, rises above the noise.
+    for (int64_t k = 0; k < rank_; ++k) {
+      int64_t shortest = k;
+      for (int64_t i = k; i < n_; ++i) {
+        if (Square(Column(columns, i)) < Square(Column(columns, shortest))) shortest = i;
+      }
+      Exchange(k, shortest, &columns);
+      const double norm = std::sqrt(Square(Column(columns, k)));
+      for (int64_t c = 0; c < C && norm > 0; ++c) basis_[k * C + c] = columns[k * C + c] / norm;
+      for (int64_t i = k; i < n_; ++i) {
+        double& dot = r_[k * n_ + i];
+        for (int64_t c = 0; c < C; ++c) dot += basis_[k * C + c] * columns[i * C + c];
+        for (int64_t c = 0; c < C; ++c) columns[i * C + c] -= dot * basis_[k * C + c];
+      }
     }
   }
-  for (int64_t pivot = 0; pivot < n; ++pivot) {
-    int64_t best = pivot;
-    for (int64_t r = pivot; r < n; ++r) {
-      if (std::abs(m[r * (n + 1) + pivot]) > std::abs(m[best * (n + 1) + pivot])) best = r;
+
+  // The nearest subset, as marks of the columns; nothing when none lies within `radius`.
+  std::optional<std::vector<bool>> Nearest(Numbers target, double radius) {
+    for (int64_t k = 0; k < rank_; ++k) {
+      double& dot = left_[n_ * rank_ + k] = 0;
+      for (int64_t c = 0; c < C_; ++c) dot += basis_[k * C_ + c] * target[c];
+      for (int64_t c = 0; c < C_; ++c) target[c] -= dot * basis_[k * C_ + c];
     }
-    if (std::abs(m[best * (n + 1) + pivot]) < 1e-12) return {};
-    std::swap_ranges(m.begin() + best * (n + 1), m.begin() + (best + 1) * (n + 1),
-                     m.begin() + pivot * (n + 1));
-    for (int64_t r = 0; r < n; ++r) {
-      if (r == pivot) continue;
-      const double factor = m[r * (n + 1) + pivot] / m[pivot * (n + 1) + pivot];
-      for (int64_t j = pivot; j <= n; ++j) m[r * (n + 1) + j] -= factor * m[pivot * (n + 1) + j];
+    best_ = radius * radius;
+    found_.clear();
+    visits_ = 0;
+    Visit(n_ - 1, Square(target));
+    if (found_.empty() && n_ > 0) return std::nullopt;
+    return found_;
+  }
+
+ private:
+  static constexpr int64_t kMostVisits = 50000;
+
+  std::span<const double> Column(const Numbers& columns, int64_t i) const {
+    return std::span(columns).subspan(i * C_, C_);
+  }
+
+  void Exchange(int64_t a, int64_t b, Numbers* columns) {
+    if (a == b) return;
+    std::swap(order_[a], order_[b]);
+    std::swap_ranges(columns->begin() + a * C_, columns->begin() + (a + 1) * C_,
+                     columns->begin() + b * C_);
+    for (int64_t k = 0; k < a; ++k) std::swap(r_[k * n_ + a], r_[k * n_ + b]);
+  }
+
+  // Columns behind `i` are chosen, which left `error`.
+  void Visit(int64_t i, double error) {
+    if (error >= best_ || ++visits_ > kMostVisits) return;
+    if (i < 0) {
+      best_ = error;
+      found_.assign(n_, false);
+      for (int64_t k = 0; k < n_; ++k) found_[order_[k]] = chosen_[k];
+      return;
+    }
+    const double* left = &left_[(i + 1) * rank_];
+    // Columns beyond the rank have no equation of their own.
+    const bool bound = i < rank_;
+    const double kept = bound ? std::pow(left[i] - r_[i * n_ + i], 2) : 0;
+    const double lost = bound ? left[i] * left[i] : 0;
+    for (const bool keep : {kept <= lost, kept > lost}) {
+      chosen_[i] = keep;
+      for (int64_t k = 0; k < std::min(i, rank_); ++k) {
+        left_[i * rank_ + k] = left[k] - (keep ? r_[k * n_ + i] : 0);
+      }
+      Visit(i - 1, error + (keep ? kept : lost));
     }
   }
-  Numbers x(n);
-  for (int64_t i = 0; i < n; ++i) x[i] = m[i * (n + 1) + n] / m[i * (n + 1) + i];
-  return x;
-}
 
-double Square(const Numbers& values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return sum;
-}
+  int64_t C_, n_, rank_;
+  std::vector<int64_t> order_;
+  Numbers basis_;  // [rank, C]
+  Numbers r_;      // [rank, n]
+  Numbers left_;   // [n + 1, rank]: what the columns from i on leave of the target
+  std::vector<bool> chosen_, found_;
+  double best_ = 0;
+  int64_t visits_ = 0;
+};
 
-// One row of y: what every weight of its heads contributes to it, and which of them were kept.
-struct Row {
-  Numbers a;                // [C, n]
-  Numbers target;           // [C], without the bias
-  std::vector<bool> kept;   // [n]
-  std::vector<bool> shows;  // [n]: the contribution rises above the noise
+// A piece of their last result at one position: what each weight behind it contributes.
+struct Piece {
+  Numbers columns;         // [n, C]
+  Numbers target;          // [C]
+  std::vector<bool> kept;  // [n]
+  std::vector<bool> weak;  // [n]: the contribution drowns in the noise
 
-  int64_t n() const { return static_cast<int64_t>(kept.size()); }
-  double Entry(size_t c, int64_t i) const { return a[c * kept.size() + i]; }
-  // What the kept ones make, once.
-  Numbers Sum() const {
-    Numbers sum(target.size());
-    for (size_t c = 0; c < sum.size(); ++c) {
-      for (int64_t i = 0; i < n(); ++i) sum[c] += kept[i] ? Entry(c, i) : 0;
+  int64_t C() const { return static_cast<int64_t>(target.size()); }
+  int64_t n() const { return static_cast<int64_t>(columns.size()) / C(); }
+  std::span<const double> Column(int64_t i) const {
+    return std::span(columns).subspan(i * C(), C());
+  }
+  // What those that are `marked` make.
+  Numbers Sum(const std::vector<bool>& marked) const {
+    Numbers sum(C());
+    for (int64_t i = 0; i < n(); ++i) {
+      for (int64_t c = 0; c < C() && marked[i]; ++c) sum[c] += columns[i * C() + c];
     }
     return sum;
   }
@@ -99,172 +163,290 @@ class Solver {
  public:
   Solver(const AttentionDump& dump, const AttentionRecipe& recipe, double floor,
          AttentionReplay* replay)
-      : dump_(dump), case_(dump.attention), recipe_(recipe), floor_(floor) {
-    pattern_ = *replay->Tensor(recipe, Stage::kPattern);
-    v_ = replay->ValuesByHead(recipe);
-  }
+      : dump_(dump),
+        case_(dump.attention),
+        last_(dump.theirs.back()),
+        recipe_(recipe),
+        floor_(floor),
+        pattern_(*replay->Tensor(recipe, Stage::kPattern)),
+        v_(replay->ValuesByHead(recipe)),
+        S_(static_cast<int64_t>(v_.size()) /
+           (case_.B * case_.settings.n_head * case_.settings.head_dim)) {}
 
-  // From the rows of y that have more channels than weights.
-  std::optional<Explanation> Solve() {
-    int64_t positions = 0;
-    for (; positions < case_.T && 5 * WeightsOf(positions) <= 4 * case_.proj.out; ++positions) {
-      for (int64_t b = 0; b < case_.B; ++b) {
-        rows_.push_back(RowOf(b, positions));
-        if (!(LeastError(rows_.back(), gains_.back()) <= floor_)) return std::nullopt;
-      }
+  std::optional<SolvedDropout> Solve() {
+    ReadRows();
+    SolvedDropout found{.residual = kInfinity};
+    const std::vector<Row> solved = Decide(&found);
+    if (solved.empty() || !(found.residual <= floor_) || !IsLikely(solved, found.gain)) {
+      return std::nullopt;
     }
-    if (rows_.empty()) return std::nullopt;
-    double gain = 0, best = std::numeric_limits<double>::infinity();
-    std::vector<Row> rows = rows_;
-    for (double p = 0.02; p <= kMostDropped; p += 0.02) {
-      rows_ = rows;
-      double fitted = 1 / (1 - p);
-      const double error = Decide(&fitted);
-      if (error >= best) continue;
-      best = error;
-      gain = fitted;
-      decided_ = rows_;
-    }
-    if (!(best <= floor_) || gain < kLeastGain || !IsLikely(1 - 1 / gain)) return std::nullopt;
-    return Named(best, gain,
-                 positions == 1
-                     ? "of the weights, solved for row 0"
-                     : fmt::format("of the weights, solved for rows 0 to {}", positions - 1));
+    if (dump_.dropout == 0 && found.gain < kLeastGain) return std::nullopt;
+    found.rows = static_cast<int64_t>(solved.size());
+    found.where = found.rows == 1
+                      ? "of the weights, solved for row 0"
+                      : fmt::format("of the weights, solved for rows 0 to {}", found.rows - 1);
+    Weigh(&found);
+    return found;
   }
 
  private:
+  // Weights beyond the number of equations double the search each.
+  static constexpr int64_t kFree = 12, kMostWeights = 64;
+
+  using Row = std::vector<Piece>;  // of one position
+
+  // The rows that may be solved, and what there is to search in them.
+  void ReadRows() {
+    for (int64_t t = 0; t < case_.T; ++t) {
+      Row row = PiecesAt(t);
+      const bool many = std::ranges::any_of(
+          row, [](const Piece& p) { return p.n() > std::min(p.C() + kFree, kMostWeights); });
+      if (many) break;
+      rows_.push_back(std::move(row));
+    }
+    double size = 0, pieces = 0;
+    for (const Row& row : rows_) {
+      for (const Piece& piece : row) size += Square(piece.target);
+      pieces += static_cast<double>(row.size());
+    }
+    mean_ = std::sqrt(size / std::max(pieces, 1.0));
+    for (Row& row : rows_) {
+      searches_.emplace_back();
+      for (Piece& piece : row) {
+        // What drowns in the noise counts as kept.
+        Numbers strong;
+        for (int64_t i = 0; i < piece.n(); ++i) {
+          const std::span<const double> column = piece.Column(i);
+          piece.weak.push_back(std::sqrt(Square(column)) < 0.03 * floor_ * mean_);
+          if (!piece.weak.back()) strong.insert(strong.end(), column.begin(), column.end());
+        }
+        searches_.back().emplace_back(std::move(strong), piece.C());
+      }
+    }
+  }
+
+  double DroppedAt(double gain) const { return dump_.dropout > 0 ? dump_.dropout : 1 - 1 / gain; }
+
+  std::vector<double> Gains() const {
+    const double p = dump_.dropout;
+    if (p > 0) return {1 / (1 - p), 1, 1 / p};
+    std::vector<double> gains;
+    for (double dropped = 0.02; dropped <= kMostDropped; dropped += 0.02) {
+      gains.push_back(1 / (1 - dropped));
+    }
+    return gains;
+  }
+
+  // Of position t: one piece a row of y, or one a head where the heads lie side by side. Those that
+  // are not a number in theirs and ours tell nothing.
+  std::vector<Piece> PiecesAt(int64_t t) const {
+    std::vector<Piece> pieces;
+    const int64_t H = case_.settings.n_head;
+    for (int64_t b = 0; b < case_.B; ++b) {
+      const bool whole = last_.stage == Stage::kY;
+      for (int64_t h = 0; h < (whole ? 1 : H); ++h) {
+        Piece piece = whole ? RowOf(b, t) : HeadOf(b, h, t);
+        const bool told =
+            std::ranges::all_of(piece.target, [](double x) { return !std::isnan(x); });
+        if (told) pieces.push_back(std::move(piece));
+      }
+    }
+    return pieces;
+  }
+
+  void AddHead(int64_t b, int64_t h, int64_t t, Piece* piece) const {
+    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, C = piece->C();
+    for (int64_t j = 0; j < S_; ++j) {
+      const double weight = pattern_[((b * H + h) * case_.T + t) * S_ + j];
+      if (weight == 0) continue;
+      const double* v = &v_[((b * H + h) * S_ + j) * D];
+      for (int64_t c = 0; c < C; ++c) {
+        const double value =
+            last_.stage != Stage::kY
+                ? v[c]
+                : std::inner_product(v, v + D, &case_.proj.weight[(c * H + h) * D], 0.0);
+        piece->columns.push_back(weight * value);
+      }
+    }
+  }
+
+  Piece RowOf(int64_t b, int64_t t) const {
+    const int64_t C = case_.proj.out;
+    const bool bias = (recipe_.project.without_bias & kOProj) == 0;
+    Piece piece{{}, Numbers(C), {}, {}};
+    for (int64_t c = 0; c < C; ++c) {
+      const int64_t at = (b * case_.T + t) * C + c;
+      piece.target[c] = last_.values[at] - (bias ? case_.proj.bias[c] : 0);
+      if (recipe_.combine.plus_input) piece.target[c] -= case_.x[at];
+    }
+    for (int64_t h = 0; h < case_.settings.n_head; ++h) AddHead(b, h, t, &piece);
+    return piece;
+  }
+
+  Piece HeadOf(int64_t b, int64_t h, int64_t t) const {
+    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, T = case_.T;
+    const int64_t row = last_.stage == Stage::kZ ? (b * H + h) * T + t : (b * T + t) * H + h;
+    const auto first = last_.values.begin() + row * D;
+    Piece piece{{}, Numbers(first, first + D), {}, {}};
+    AddHead(b, h, t, &piece);
+    return piece;
+  }
+
+  // The first rows with the weights that were kept in them, as many as can be solved for one gain.
+  std::vector<Row> Decide(SolvedDropout* found) {
+    std::vector<Row> best;
+    // What is not stated is known to the next gain of the list, until a row was solved.
+    const double unsure = dump_.dropout > 0 ? floor_ : floor_ + 0.02;
+    for (double gain : Gains()) {
+      std::vector<Row> solved;
+      double residual = kInfinity;
+      for (size_t t = 0; t < rows_.size(); ++t) {
+        Row row = rows_[t];
+        const double near = 2 * (std::isfinite(residual) ? floor_ : unsure);
+        bool any = true;
+        for (size_t i = 0; i < row.size() && any; ++i) {
+          any = DecidePiece(gain, near, &searches_[t][i], &row[i]);
+        }
+        if (!any) break;
+        solved.push_back(std::move(row));
+        double fitted = gain;
+        const double with_row = Fit(solved, &fitted);
+        // Rows of which nothing is left, or nothing can be told, say nothing of the gain.
+        if (with_row == kInfinity) continue;
+        if (!(with_row <= floor_)) {
+          solved.pop_back();
+          break;
+        }
+        residual = with_row;
+        gain = fitted;
+      }
+      if (!std::isfinite(residual) || solved.size() < best.size() ||
+          (solved.size() == best.size() && residual >= found->residual)) {
+        continue;
+      }
+      found->residual = residual;
+      found->gain = gain;
+      best = std::move(solved);
+    }
+    return best;
+  }
+
+  bool DecidePiece(double gain, double near, SubsetSearch* search, Piece* piece) const {
+    if (!std::isfinite(Square(piece->target))) return false;
+    Numbers target = piece->Sum(piece->weak);
+    for (size_t c = 0; c < target.size(); ++c) target[c] = piece->target[c] / gain - target[c];
+    const double size = std::max(mean_, std::sqrt(Square(piece->target)));
+    const auto kept = search->Nearest(std::move(target), near * size / gain);
+    if (!kept) return false;
+    piece->kept = piece->weak;
+    for (int64_t i = 0, at = 0; i < piece->n(); ++i) {
+      if (!piece->weak[i]) piece->kept[i] = (*kept)[at++];
+    }
+    return true;
+  }
+
+  // The gain that suits all rows best and the relative error that it leaves.
+  static double Fit(const std::vector<Row>& rows, double* gain) {
+    double along = 0, size = 0, all = 0;
+    std::vector<std::pair<Numbers, const Numbers*>> sums;
+    for (const Row& row : rows) {
+      for (const Piece& piece : row) {
+        const Numbers sum = piece.Sum(piece.kept);
+        along += std::inner_product(sum.begin(), sum.end(), piece.target.begin(), 0.0);
+        size += Square(sum);
+        all += Square(piece.target);
+        sums.emplace_back(sum, &piece.target);
+      }
+    }
+    if (size == 0) return kInfinity;
+    *gain = along / size;
+    double error = 0;
+    for (const auto& [sum, target] : sums) {
+      for (size_t c = 0; c < sum.size(); ++c) error += std::pow((*target)[c] - *gain * sum[c], 2);
+    }
+    return std::sqrt(error / all);
+  }
+
   // As many must be lost as chance loses of them, and one at least.
-  bool IsLikely(double p) const {
+  bool IsLikely(const std::vector<Row>& rows, double gain) const {
+    const double p = DroppedAt(gain);
     double count = 0, lost = 0;
-    for (const Row& row : decided_) {
-      for (int64_t i = 0; i < row.n(); ++i) {
-        count += row.shows[i];
-        lost += row.shows[i] && !row.kept[i];
+    for (const Row& row : rows) {
+      for (const Piece& piece : row) {
+        for (int64_t i = 0; i < piece.n(); ++i) {
+          if (!(Square(piece.Column(i)) > 100 * floor_ * floor_ * Square(piece.target))) continue;
+          ++count;
+          lost += !piece.kept[i];
+        }
       }
     }
     return lost > 0 && std::abs(lost - p * count) <= 4 * std::sqrt(p * (1 - p) * count);
   }
 
-  // The most weights that are not 0 behind one y[b, t].
-  int64_t WeightsOf(int64_t t) const {
-    int64_t most = 0;
-    for (int64_t b = 0; b < case_.B; ++b) {
-      most = std::max(most, static_cast<int64_t>(Visible(b, t).size()));
-    }
-    return most;
-  }
-
-  // Head and key of each of them.
-  std::vector<std::pair<int64_t, int64_t>> Visible(int64_t b, int64_t t) const {
-    const int64_t H = case_.settings.n_head, S = KeysOf();
-    std::vector<std::pair<int64_t, int64_t>> visible;
-    for (int64_t h = 0; h < H; ++h) {
-      for (int64_t j = 0; j < S; ++j) {
-        if (Weight(b, h, t, j) != 0) visible.emplace_back(h, j);
+  // The rows that were not solved, as sums of so many random terms that they are almost normal.
+  void Weigh(SolvedDropout* found) const {
+    constexpr double kBudget = 2e8;  // multiply-adds
+    const double p = DroppedAt(found->gain), gain = found->gain;
+    double distance = 0, count = 0, work = 0;
+    for (int64_t t = found->rows; t < case_.T && work < kBudget; ++t) {
+      for (const Piece& piece : PiecesAt(t)) {
+        const auto C = static_cast<double>(piece.C());
+        work += C * C * (C / 3 + static_cast<double>(piece.n()));
+        count += C;
+        const auto [square, log_size] =
+            DistanceOf(piece, gain * (1 - p), gain * gain * p * (1 - p));
+        distance += square;
+        found->likelihood -= (square + log_size) / 2;
       }
     }
-    return visible;
+    // The squares of kept-or-not spread more than a normal number's where p is small.
+    const double excess = std::max(0.0, (1 - 6 * p * (1 - p)) / (p * (1 - p)));
+    found->plausible = distance <= count + 6 * std::sqrt((2 + excess) * count);
+    if (!std::isfinite(found->likelihood)) found->plausible = false;
   }
 
-  int64_t KeysOf() const {
-    return static_cast<int64_t>(v_.size()) /
-           (case_.B * case_.settings.n_head * case_.settings.head_dim);
-  }
-  double Weight(int64_t b, int64_t h, int64_t t, int64_t j) const {
-    return pattern_[((b * case_.settings.n_head + h) * case_.T + t) * KeysOf() + j];
-  }
-
-  // Relative error of y[b, t] with a gain of its own for every weight; infinite without a solution.
-  static double LeastError(const Row& row, const Numbers& gains) {
-    if (gains.empty()) return std::numeric_limits<double>::infinity();
-    Numbers left = row.target;
-    for (size_t c = 0; c < left.size(); ++c) {
-      for (int64_t i = 0; i < row.n(); ++i) left[c] -= row.Entry(c, i) * gains[i];
-    }
-    return std::sqrt(Square(left) / Square(row.target));
-  }
-
-  // Contributions to y[b, t] with the gain of every one by least squares, to begin with.
-  Row RowOf(int64_t b, int64_t t) {
-    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, S = KeysOf();
-    const std::vector<std::pair<int64_t, int64_t>> visible = Visible(b, t);
-    const int64_t C = case_.proj.out, n = static_cast<int64_t>(visible.size());
-    const bool bias = (recipe_.project.without_bias & kOProj) == 0;
-    Row row{Numbers(C * n), Numbers(C), std::vector<bool>(n, true), std::vector<bool>(n)};
-    for (int64_t c = 0; c < C; ++c) {
-      const int64_t at = (b * case_.T + t) * C + c;
-      row.target[c] = dump_.theirs.back().values[at] - (bias ? case_.proj.bias[c] : 0);
-      if (recipe_.combine.plus_input) row.target[c] -= case_.x[at];
-      for (int64_t i = 0; i < n; ++i) {
-        const auto [h, j] = visible[i];
-        const double* v = &v_[((b * H + h) * S + j) * D];
-        const double* to = &case_.proj.weight[(c * H + h) * D];
-        row.a[c * n + i] = Weight(b, h, t, j) * std::inner_product(v, v + D, to, 0.0);
-      }
-    }
+  // The squared distance of a piece from its mean in units of its covariance, and the logarithm of
+  // that covariance's determinant, when each weight counts `mean` times with this variance.
+  std::pair<double, double> DistanceOf(const Piece& piece, double mean, double variance) const {
+    const int64_t C = piece.C(), n = piece.n();
+    Numbers left = piece.Sum(std::vector<bool>(n, true));
+    for (int64_t c = 0; c < C; ++c) left[c] = piece.target[c] - mean * left[c];
+    Numbers m(C * C);
+    const double noise = floor_ * floor_ * Square(piece.target) / static_cast<double>(C);
+    for (int64_t a = 0; a < C; ++a) m[a * C + a] = noise + 1e-300;
     for (int64_t i = 0; i < n; ++i) {
-      double size = 0;
-      for (int64_t c = 0; c < C; ++c) size += row.Entry(c, i) * row.Entry(c, i);
-      row.shows[i] = size > 100 * floor_ * floor_ * Square(row.target);
-    }
-    gains_.push_back(LeastSquares(row.a, row.target, n));
-    return row;
-  }
-
-  // Which weights were kept if those that were have this gain, which is then fitted; the relative
-  // error that is left.
-  double Decide(double* gain) {
-    double along = 0, size = 0;
-    for (size_t r = 0; r < rows_.size(); ++r) {
-      Row& row = rows_[r];
-      for (int64_t i = 0; i < row.n() && !gains_[r].empty(); ++i) {
-        row.kept[i] = gains_[r][i] > *gain / 2;
+      const std::span<const double> column = piece.Column(i);
+      for (int64_t a = 0; a < C; ++a) {
+        for (int64_t b = 0; b <= a; ++b) m[a * C + b] += variance * column[a] * column[b];
       }
-      while (FlipOne(*gain, &row)) {
+    }
+    // Cholesky's factor in place, and left divided by it.
+    double square = 0, log_size = 0;
+    for (int64_t a = 0; a < C; ++a) {
+      for (int64_t b = 0; b <= a; ++b) {
+        double sum = m[a * C + b];
+        for (int64_t k = 0; k < b; ++k) sum -= m[a * C + k] * m[b * C + k];
+        m[a * C + b] =
+            a == b ? std::sqrt(std::max(sum, noise * 1e-6 + 1e-300)) : sum / m[b * C + b];
       }
-      const Numbers sum = row.Sum();
-      for (size_t c = 0; c < sum.size(); ++c) along += row.target[c] * sum[c];
-      size += Square(sum);
+      for (int64_t k = 0; k < a; ++k) left[a] -= m[a * C + k] * left[k];
+      left[a] /= m[a * C + a];
+      square += left[a] * left[a];
+      log_size += 2 * std::log(m[a * C + a]);
     }
-    if (size > 0) *gain = along / size;
-    double error = 0, all = 0;
-    for (const Row& row : rows_) {
-      Numbers left = row.Sum();
-      for (size_t c = 0; c < left.size(); ++c) left[c] = row.target[c] - *gain * left[c];
-      error += Square(left);
-      all += Square(row.target);
-    }
-    return all == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(error / all);
-  }
-
-  // Noise may put a weight on the wrong side: turns the one that helps most; false when none does.
-  static bool FlipOne(double gain, Row* row) {
-    Numbers left = row->Sum();
-    for (size_t c = 0; c < left.size(); ++c) left[c] = row->target[c] - gain * left[c];
-    double best = Square(left) * (1 - 1e-9);
-    int64_t flip = -1;
-    for (int64_t i = 0; i < row->n(); ++i) {
-      const double step = row->kept[i] ? gain : -gain;
-      double error = 0;
-      for (size_t c = 0; c < left.size(); ++c) {
-        const double l = left[c] + step * row->Entry(c, i);
-        error += l * l;
-      }
-      if (error >= best) continue;
-      best = error;
-      flip = i;
-    }
-    if (flip >= 0) row->kept[flip] = !row->kept[flip];
-    return flip >= 0;
+    return {square, log_size};
   }
 
   const AttentionDump& dump_;
   const AttentionCase& case_;
+  const TheirTensor& last_;
   const AttentionRecipe& recipe_;
   const double floor_;
-  Numbers pattern_, v_;
-  std::vector<Numbers> gains_;  // by row
-  std::vector<Row> rows_, decided_;
+  const Numbers pattern_, v_;
+  const int64_t S_;
+  std::vector<Row> rows_;
+  double mean_ = 0;                                  // size of a piece's target
+  std::vector<std::vector<SubsetSearch>> searches_;  // by row and piece
 };
 
 const TheirTensor* Given(const AttentionDump& dump, Stage stage) {
@@ -274,25 +456,28 @@ const TheirTensor* Given(const AttentionDump& dump, Stage stage) {
 
 }  // namespace
 
-std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
-                                           double floor, AttentionReplay* replay) {
+std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
+                                          double floor, AttentionReplay* replay) {
   const TheirTensor& last = dump.theirs.back();
+  const double least = dump.dropout > 0 ? 0.5 : kLeastGain;
   if (const TheirTensor* pattern = Given(dump, Stage::kPattern)) {
     Numbers ours = *replay->Tensor(recipe, Stage::kPattern);
     const double gain = DropAlike(pattern->values, &ours);
     const double residual = Residual(pattern->values, ours);
-    if (gain < kLeastGain || residual > floor) return std::nullopt;
+    if (gain < least || residual > floor) return std::nullopt;
     AttentionReplay with_theirs(dump.attention, dump.context);
     with_theirs.AssumePattern(recipe, std::move(ours));
     const double behind = Residual(last.values, *with_theirs.Tensor(recipe, last.stage));
     if (behind > floor) return std::nullopt;
-    return Named(std::max(residual, behind), gain, "of the weights");
+    return SolvedDropout{gain, std::max(residual, behind), dump.attention.T, "of the weights"};
   }
   Numbers ours = *replay->Tensor(recipe, last.stage);
   const double gain = DropAlike(last.values, &ours);
   const double residual = Residual(last.values, ours);
-  if (gain >= kLeastGain && residual <= floor) return Named(residual, gain, "of " + last.name);
-  const bool solvable = last.stage == Stage::kY && !recipe.project.batch_as_time &&
+  if (gain >= least && residual <= floor) {
+    return SolvedDropout{gain, residual, dump.attention.T, "of " + last.name};
+  }
+  const bool solvable = last.stage >= Stage::kZ && !recipe.project.batch_as_time &&
                         (recipe.project.transposed & kOProj) == 0 && !recipe.combine.transposed &&
                         recipe.combine.merge == MergeKind::kRight;
   return solvable ? Solver(dump, recipe, floor, replay).Solve() : std::nullopt;

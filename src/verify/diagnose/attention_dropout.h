@@ -1,20 +1,32 @@
-// Dropout that was live where none should be: its mask is random and cannot be replayed, but it can
-// be solved for.
+// Dropout of attention's weights: its mask is random and cannot be replayed, but it can be solved
+// for.
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_replay.h"
-#include "verify/diagnose/diagnosis.h"
 
 namespace heed {
 
-// dropout_live_in_eval, when every element of the pattern or of the last result is 0 or one
-// constant above 1 times what `recipe` makes; or when the first rows of y follow from weights of
-// that kind, which are decided while a row of y has more channels than weights behind it. Then the
-// residual speaks of these rows alone, as `detail` says. `replay` is of the dump's case.
-std::optional<Explanation> FindLiveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
-                                           double floor, AttentionReplay* replay);
+struct SolvedDropout {
+  double gain = 1;      // what survives is multiplied by it, 1 / (1 - p) when right
+  double residual = 0;  // of what was solved
+  int64_t rows = 0;     // so many of the first positions were solved
+  std::string where;    // "of the weights, solved for row 0"
+  // Of the rows that hold more weights than equations: how likely they are, a logarithm, and
+  // whether dropout of the right formula's kind could have made them at all.
+  double likelihood = 0;
+  bool plausible = true;
+};
+
+// When every element of the pattern or of the last result is 0 or one constant times what `recipe`
+// makes; or when the first rows of the last result follow from weights of that kind, which can be
+// decided while there are hardly more of them than channels. The constant is above 1, or, where the
+// dump states its dropout, that of dropout with or without its scaling. `replay` is of the dump's
+// case.
+std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
+                                          double floor, AttentionReplay* replay);
 
 }  // namespace heed

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "base/fields_text.h"
 #include "base/quote.h"
 #include "tensor/shape.h"
 #include "verify/diagnose/noise.h"
@@ -145,6 +146,13 @@ Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::strin
     for (const auto& [name, text] : *texts) {
       if (text != "null" && text != "None") dump.stated.insert(name);
     }
+  }
+  const auto dropout =
+      given.contains("dropout") ? given.find("dropout") : file.settings().find("dropout");
+  const bool dropped = dump.stated.contains("dropout");
+  if (dropped) HEED_TRY(ParseField(where + ": dropout", dropout->second, &dump.dropout));
+  if (!(dump.dropout >= 0 && dump.dropout < 1)) {
+    return BadRequest(where + ": dropout", dropout->second, "at least 0 and below 1");
   }
   // A rotation that was not stated may be tried, of the whole head.
   AttentionSettings& settings = dump.attention.settings;

@@ -108,9 +108,11 @@ Variants MaskAdded(const AttentionFacts& f) {
   return variants;
 }
 
-Variants MaskConventionMixed(const AttentionFacts&) {
-  return {One([](Recipe* r) { r->softmax.kind = SoftmaxKind::kPrefixMean; })};
+Variants MaskOverflow(const AttentionFacts& f) {
+  return f.half ? Hidden(HiddenAs::kOverflowed) : Variants();
 }
+
+Variants MaskConventionMixed(const AttentionFacts&) { return Hidden(HiddenAs::kSwamped); }
 
 FittedFault FillFit(HiddenAs how, std::vector<double> grid, bool (*belongs)(double),
                     const char* detail) {
@@ -560,13 +562,7 @@ Variants LinearTransposed(const AttentionFacts& f) {
 
 Variants BatchAttended(const AttentionFacts& f) {
   if (f.B == 1 || f.P > 0) return {};
-  return {One([](Recipe* r) { r->project.batch_as_time = true; }),
-          One(
-              [](Recipe* r) {
-                r->project.batch_as_time = true;
-                r->mask.shape = MaskShape::kNone;
-              },
-              "without a mask")};
+  return {One([](Recipe* r) { r->project.batch_as_time = true; })};
 }
 
 // ------------------------------------------------------------------ positions
@@ -756,6 +752,16 @@ Variants RingOverwritten(const AttentionFacts& f) {
   }
   return Cached(f, std::move(choices));
 }
+Variants PrefixMisaligned(const AttentionFacts& f) {
+  Variants variants;
+  constexpr int64_t kMost = 8;
+  for (int64_t count = 1; count < std::min(f.P, kMost); ++count) {
+    variants.push_back(
+        One([count](Recipe* r) { r->cache.skipped = count; },
+            fmt::format("the last {} of {} cached rows are never seen", count, f.P)));
+  }
+  return variants;
+}
 Variants CacheNotRead(const AttentionFacts& f) { return Cached(f, {{CacheChoice::kNotRead, ""}}); }
 Variants CacheStride(const AttentionFacts& f) {
   return f.Hkv == 1 ? Variants() : Cached(f, {{CacheChoice::kJoinedFlat, ""}});
@@ -844,6 +850,12 @@ const AttentionFault kFaults[] = {
       "read the cache in the type it was written in", "past_k = past_k.to(k.dtype)  # not .view",
       "float x = F16ToFloat(bits);", "replay the cache with its bits read as the other type"},
      CacheReinterpreted},
+    {{"prefix_reuse_misaligned",
+      "a reused prefix is counted in another tokenisation, so that part of the prompt is never "
+      "seen",
+      "count what is reused in the tokens that are run", "past_len = past_k.size(2)",
+      "past = cache.length();", "change a token at the end of the prefix: nothing moves"},
+     PrefixMisaligned},
     // Mask.
     {{"mask_missing", "no causal mask", "hide later keys before softmax",
       "scores = scores.masked_fill(~torch.ones(T, T).tril().bool(), float('-inf'))",
@@ -946,6 +958,11 @@ const AttentionFault kFaults[] = {
       "scores = scores + mask  # mask is 0 or -inf already", "score += mask[i][j];",
       "row i is the mean of v_0..v_i, independent of q and k"},
      MaskConventionMixed},
+    {{"mask_fp16_overflow", "-1e9 or the like becomes -inf in float16, and 0 times it NaN",
+      "fill hidden scores in place of multiplying the mask",
+      "scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)",
+      "score = visible ? score : -INFINITY;", "the same call in float32 is right"},
+     MaskOverflow},
     {{"mask_fill_too_weak", "hidden scores are finite and not low enough", "fill with -inf",
       "scores = scores.masked_fill(hidden, float('-inf'))", "score = -INFINITY;",
       "scale q by 1, 10, 100: the leak appears or grows"},
@@ -1043,6 +1060,10 @@ const AttentionFault kFaults[] = {
     {{"dropout_unused", "dropout is built and never called", "call it on the weights in training",
       "att = self.attn_dropout(att)", "if (training) dropout(pattern, p);",
       "training and evaluation give the same numbers"}},
+    {{"dropout_off_for_good", "one evaluation sets p to 0 for the rest of training",
+      "leave p alone, switch the mode", "model.eval(); evaluate(model); model.train()",
+      "if (training) dropout(pattern, p);",
+      "two passes in training behind an evaluation are identical, before it they are not"}},
     {{"dropout_scaling_missing", "what survives dropout is not divided by 1 - p",
       "divide what is kept by 1 - p", "F.dropout(att, p, self.training)",
       "weight = kept ? weight / (1 - p) : 0;",

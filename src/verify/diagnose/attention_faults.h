@@ -27,6 +27,7 @@ struct AttentionFacts {
   bool layout_stated = false;
   bool linear_stated = false;  // weights are known to be [out, in]
   bool pairing_stated = false;
+  bool half = false;               // something was computed in float16
   uint8_t biases = 0, square = 0;  // Projections
   bool padded = false, packed = false;
   bool rows_differ = false;  // in padding or documents

@@ -116,6 +116,7 @@ enum class HeadMap : uint8_t {
 
 struct CacheStage {
   CacheChoice cache = CacheChoice::kRead;
+  int64_t skipped = 0;  // so many of the last cached rows are never seen
   HeadMap heads = HeadMap::kGrouped;
   bool operator==(const CacheStage&) const = default;
 };
@@ -156,6 +157,8 @@ enum class HiddenAs : uint8_t {
   kFilled,          // scores replaced by `fill`
   kLowered,         // `fill` added to scores
   kCapped,          // fill · tanh(s / fill) after -inf was put in
+  kSwamped,         // visible scores vanish beside a huge constant
+  kOverflowed,      // 0 times infinity stands at the visible ones
 };
 
 // What a row without visible keys becomes.
@@ -194,7 +197,6 @@ enum class SoftmaxKind : uint8_t {
   kMaximumOfKeys,         // the maximum of each row, the sum of each column
   kMaximumOfQueries,      // the reverse
   kOverflow32,            // no maximum subtracted, float32
-  kPrefixMean,            // scores vanish beside a huge constant
 };
 
 struct SoftmaxChoice {

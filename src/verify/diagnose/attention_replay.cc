@@ -10,6 +10,7 @@
 #include "tensor/convert.h"
 #include "verify/diagnose/block_recipe.h"
 #include "verify/diagnose/noise.h"
+#include "verify/diagnose/product.h"
 
 namespace heed {
 namespace {
@@ -18,30 +19,6 @@ using Numbers = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-// c [M, N] += a [M, K] · b [N, K]ᵀ, with b turned first so that the inner loop runs along memory.
-void AddProduct(const Numbers& a, const Numbers& b, int64_t M, int64_t N, int64_t K, Numbers* c) {
-  Numbers turned(K * N);
-  for (int64_t n = 0; n < N; ++n) {
-    for (int64_t k = 0; k < K; ++k) turned[k * N + n] = b[n * K + k];
-  }
-  for (int64_t m = 0; m < M; ++m) {
-    double* row = c->data() + m * N;
-    const double* factor = a.data() + m * K;
-    int64_t k = 0;
-    // Four at a time: the row is read and written a quarter as often.
-    for (; k + 4 <= K; k += 4) {
-      const double* from = turned.data() + k * N;
-      for (int64_t n = 0; n < N; ++n) {
-        row[n] += factor[k] * from[n] + factor[k + 1] * from[n + N] +
-                  factor[k + 2] * from[n + 2 * N] + factor[k + 3] * from[n + 3 * N];
-      }
-    }
-    for (; k < K; ++k) {
-      for (int64_t n = 0; n < N; ++n) row[n] += factor[k] * turned[k * N + n];
-    }
-  }
-}
 
 // [rows, columns] -> [columns, rows], of a square matrix that was read the other way.
 void TransposeSquare(int64_t n, double* matrix) {
@@ -57,6 +34,10 @@ double RoundTo16(double value, bool half) {
 // The bits of one 16-bit type read as the other.
 double Reinterpret(double value, bool from_bf16) {
   return from_bf16 ? F16ToFloat(DoubleToBf16(value)) : Bf16ToFloat(DoubleToF16(value));
+}
+
+bool IsRing(const CacheStage& stage) {
+  return stage.cache >= CacheChoice::kRingEarly && stage.skipped == 0;
 }
 
 bool HidesPadding(const MaskChoice& mask) {
@@ -254,7 +235,7 @@ AttentionReplay::Numbers AttentionReplay::ProjectSlot(const ProjectChoice& choic
   const Numbers weight = SlotWeight(choice, slot, &bias);
   Numbers rows(B * T * heads * D_);
   for (int64_t r = 0; r < B * T; ++r) std::ranges::copy(bias, rows.begin() + r * heads * D_);
-  AddProduct(x_, weight, B * T, heads * D_, C, &rows);
+  AddProduct(x_, weight, /*b_turned=*/true, B * T, heads * D_, C, &rows);
   work_ += static_cast<double>(B * T * heads * D_ * C);
   Perturb(&rows);
   if (choice.split_by_view) return rows;
@@ -523,9 +504,9 @@ AttentionReplay::Numbers AttentionReplay::PastOf(const AttentionRecipe& recipe, 
                        past.begin() + (case_.B - 1 - b) * block);
     }
   } else if (choice == CacheChoice::kBatchRolled) {
-    std::ranges::rotate(past, past.end() - block);
+    std::rotate(past.begin(), past.end() - block, past.end());
   } else if (choice == CacheChoice::kBatchRolledBack) {
-    std::ranges::rotate(past, past.begin() + block);
+    std::rotate(past.begin(), past.begin() + block, past.end());
   } else if (choice == CacheChoice::kBf16ReadAsF16 || choice == CacheChoice::kF16ReadAsBf16) {
     for (double& value : past) value = Reinterpret(value, choice == CacheChoice::kBf16ReadAsF16);
   }
@@ -543,7 +524,7 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
     const bool hole =
         choice.cache == CacheChoice::kHole || choice.cache == CacheChoice::kHoleLastLost;
     const int64_t new_rows = choice.cache == CacheChoice::kHoleLastLost ? T - 1 : T;
-    const int64_t past_rows = choice.cache == CacheChoice::kNotRead ? 0 : P + hole;
+    const int64_t past_rows = choice.cache == CacheChoice::kNotRead ? 0 : P + hole - choice.skipped;
     // A faulty source may bring as many heads as the queries have.
     const int64_t count = static_cast<int64_t>(heads->k.size()) / (B * T * D_);
     Joined joined{.heads = count, .S = past_rows + new_rows};
@@ -562,11 +543,11 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
       }
       for (int64_t r = 0; r < B * count; ++r) {
         const auto row = to.begin() + r * joined.S * D_;
-        if (past_rows > 0 && P > 0) std::copy_n(past.begin() + r * P * D_, P * D_, row);
+        std::copy_n(past.begin() + r * P * D_, std::min(P, past_rows) * D_, row);
         std::copy_n(fresh.begin() + r * T * D_, new_rows * D_, row + past_rows * D_);
       }
     }
-    if (choice.cache >= CacheChoice::kRingEarly) {
+    if (IsRing(choice)) {
       const std::vector<int64_t> rows = RingRows(recipe);
       const auto capacity = static_cast<int64_t>(rows.size());
       for (Numbers* values : {&joined.k, &joined.v}) {
@@ -726,15 +707,24 @@ bool AttentionReplay::Visible(const AttentionRecipe& recipe, int64_t row, int64_
   return false;
 }
 
+// How many of the keys come before the chunk's own.
+int64_t AttentionReplay::KeysBefore(const AttentionRecipe& recipe) const {
+  const int64_t P = SizesOf(recipe).P;
+  switch (recipe.cache.cache) {
+    case CacheChoice::kNotRead:
+      return 0;
+    case CacheChoice::kHole:
+      return P + 1;
+    default:
+      break;
+  }
+  if (!IsRing(recipe.cache)) return P - recipe.cache.skipped;
+  return static_cast<int64_t>(RingRows(recipe).size()) - SizesOf(recipe).T;
+}
+
 AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& recipe) {
   const auto [B, T, P] = SizesOf(recipe);
-  const int64_t S = WithPast(recipe)->S;
-  // A lost last token and a cache that is not read leave fewer keys before the chunk's own.
-  const int64_t past = recipe.cache.cache == CacheChoice::kHoleLastLost ? P
-                       : recipe.cache.cache == CacheChoice::kNotRead    ? 0
-                       : recipe.cache.cache == CacheChoice::kHole       ? P + 1
-                       : recipe.cache.cache >= CacheChoice::kRingEarly  ? S - T
-                                                                        : P;
+  const int64_t S = WithPast(recipe)->S, past = KeysBefore(recipe);
   const MaskChoice& mask = recipe.mask;
   Numbers scores = *Scores(recipe);
   for (int64_t r = 0; r < B * H_ * T; ++r) {
@@ -767,6 +757,12 @@ AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& re
           break;
         case HiddenAs::kCapped:
           row[j] = visible ? mask.fill * std::tanh(row[j] / mask.fill) : -mask.fill;
+          break;
+        case HiddenAs::kSwamped:
+          row[j] = visible ? 0 : -kInfinity;
+          break;
+        case HiddenAs::kOverflowed:
+          row[j] = visible ? kNan : -kInfinity;
           break;
       }
     }
@@ -901,18 +897,11 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
           for (int64_t j = 0; j < S; ++j) row[j] = std::exp(static_cast<float>(row[j])) / sum;
         }
         break;
-      case SoftmaxKind::kPrefixMean:
-        for (int64_t r = 0; r < B * H_ * T; ++r) {
-          double* row = &pattern[r * S];
-          for (int64_t j = 0; j < S; ++j) row[j] = row[j] == -kInfinity ? row[j] : 0;
-          Softmax(row, S, 1);
-        }
-        break;
     }
     if (recipe.mask.hidden == HiddenAs::kZeroedAfter) {
       for (int64_t r = 0; r < B * H_ * T; ++r) {
         for (int64_t j = 0; j < S; ++j) {
-          if (!Visible(recipe, r, j, P, S)) pattern[r * S + j] = 0;
+          if (!Visible(recipe, r, j, KeysBefore(recipe), S)) pattern[r * S + j] = 0;
         }
       }
     }
@@ -972,8 +961,15 @@ AttentionReplay::Shared AttentionReplay::Merged(const AttentionRecipe& recipe) {
     const auto [B, T, P] = SizesOf(recipe);
     const Shared z = Z(recipe);
     const MergeKind kind = recipe.combine.merge;
-    if (kind == MergeKind::kUntransposed) return *z;
     Numbers merged(z->size());
+    if (kind == MergeKind::kUntransposed) {
+      const int64_t width = H_ * D_;
+      for (int64_t r = 0; r < B * T; ++r) {
+        const int64_t row = recipe.project.batch_as_time ? r % T * B + r / T : r;
+        std::copy_n(&(*z)[r * width], width, &merged[row * width]);
+      }
+      return merged;
+    }
     for (int64_t n = 0; n < B * H_; ++n) {
       int64_t b = n / H_, h = n % H_;
       // Heads were stacked one way and are taken apart the other.
@@ -1006,7 +1002,7 @@ AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
         std::ranges::copy(case_.proj.bias, y.begin() + r * C);
       }
     }
-    AddProduct(*merged, weight, rows, C, width, &y);
+    AddProduct(*merged, weight, /*b_turned=*/true, rows, C, width, &y);
     for (size_t i = 0; i < y.size() && recipe.combine.plus_input; ++i) y[i] += x_[i];
     work_ += static_cast<double>(rows * C * width);
     Perturb(&y);

@@ -88,6 +88,8 @@ class AttentionReplay {
   void NormaliseHeads(const AttentionRecipe& recipe, const HeadGain& gain, Numbers* x) const;
   void AddAlibi(const AttentionRecipe& recipe, int64_t S, Numbers* scores) const;
 
+  int64_t KeysBefore(const AttentionRecipe& recipe) const;
+
   std::shared_ptr<const Heads> Projected(const AttentionRecipe& recipe);
   std::shared_ptr<const Heads> Rotated(const AttentionRecipe& recipe);
   std::shared_ptr<const Joined> WithPast(const AttentionRecipe& recipe);

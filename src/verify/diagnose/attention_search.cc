@@ -1,12 +1,13 @@
 #include "verify/diagnose/attention_search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "tensor/convert.h"
-#include "verify/diagnose/attention_dropout.h"
 
 namespace heed {
 namespace {
@@ -326,6 +327,7 @@ class Conventions {
     facts.norm = right.norm;
     facts.norm_stated = context_.qk_norm.has_value();
     facts.gains = context_.HasGains();
+    facts.half = dump_.coarsest == DType::kF16;
     facts.biases = Biases();
     facts.square = Square();
     return facts;
@@ -680,17 +682,56 @@ std::vector<AttentionRecipe> AttentionSearch::RecipesOf(
   return recipes;
 }
 
-// The nearest of `bases` that dropout turns into theirs.
-bool AttentionSearch::FindDropout(const std::vector<AttentionHypothesis>& bases, double floor) {
-  for (const AttentionHypothesis& base : bases) {
-    std::optional<Explanation> found = FindLiveDropout(dump_, base.recipe, floor, &replay_);
-    if (!found || (dropout_ && dropout_->explanation.residual <= found->residual)) continue;
-    for (std::string& name : NamesOf(base)) found->faults.push_back(std::move(name));
-    std::ranges::sort(found->faults);
-    if (!base.detail.empty()) found->detail += "; " + base.detail;
-    dropout_ = {base, std::move(*found)};
+// Whether their tensors before `stage` are those of `recipe`.
+bool AttentionSearch::ReproducesTo(Stage stage, const AttentionRecipe& recipe, double floor) {
+  return std::ranges::all_of(dump_.theirs, [&](const TheirTensor& tensor) {
+    return tensor.stage >= stage || ResidualOf(recipe, tensor) <= floor;
+  });
+}
+
+// The faults that a solved dropout amounts to; false when it is none that could be meant.
+bool AttentionSearch::NameDropout(AttentionDropout* dropout) const {
+  const double gain = dropout->solved.gain, p = dump_.dropout;
+  Explanation& named = dropout->explanation;
+  named.faults = NamesOf(dropout->base);
+  named.residual = dropout->solved.residual;
+  named.detail = fmt::format("p = {:.3g} {}", p > 0 ? p : 1 - 1 / gain, dropout->solved.where);
+  if (!dropout->base.detail.empty()) named.detail += "; " + dropout->base.detail;
+  if (p == 0) {
+    named.faults.emplace_back("dropout_live_in_eval");
+  } else if (std::abs(gain * (1 - p) - 1) > 0.01) {
+    if (std::abs(gain - 1) > 0.01 && std::abs(gain * p - 1) > 0.01) return false;
+    named.faults.emplace_back("dropout_scaling_missing");
   }
-  return dropout_.has_value();
+  std::ranges::sort(named.faults);
+  return true;
+}
+
+// Those of `bases` that dropout turns into theirs: that solve most rows and make the others
+// likeliest. A right formula stays unless it does clearly worse.
+bool AttentionSearch::FindDropout(const std::vector<AttentionHypothesis>& bases, double floor) {
+  // Logarithms of how many times likelier.
+  constexpr double kAlike = 6, kClearly = 20;
+  std::vector<AttentionDropout> found;
+  for (const AttentionHypothesis& base : bases) {
+    if (!WithinBudget()) break;
+    if (!ReproducesTo(Stage::kPattern, base.recipe, floor)) continue;
+    std::optional<SolvedDropout> solved = SolveDropout(dump_, base.recipe, floor, &replay_);
+    if (!solved || !solved->plausible) continue;
+    AttentionDropout dropout{base, std::move(*solved), {}};
+    if (!NameDropout(&dropout)) continue;
+    found.push_back(std::move(dropout));
+  }
+  std::pair<int64_t, double> best = {0, -kInfinity};
+  for (const AttentionDropout& dropout : found) {
+    best = std::max(best, std::pair(dropout.solved.rows, dropout.solved.likelihood));
+  }
+  std::erase_if(found, [best](const AttentionDropout& dropout) {
+    const double slack = dropout.base.faults.empty() ? kClearly : kAlike;
+    return dropout.solved.rows < best.first || dropout.solved.likelihood < best.second - slack;
+  });
+  dropouts_ = std::move(found);
+  return !dropouts_.empty();
 }
 
 std::vector<AttentionHypothesis> AttentionSearch::Run() {
@@ -736,8 +777,10 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
   if (right_fits || !comparable) return tried;
   rights.resize(std::min<size_t>(rights.size(), 2));
   const double floor = FloorOf(rights[0].recipe).arithmetic;
-  if (FindDropout(rights, floor)) return tried;
-  if (FindDropout(singles[rights[0].convention], floor)) return tried;
+  std::vector<AttentionHypothesis> bases_of_dropout = rights;
+  const std::vector<AttentionHypothesis>& near = singles[rights[0].convention];
+  bases_of_dropout.insert(bases_of_dropout.end(), near.begin(), near.end());
+  if (FindDropout(bases_of_dropout, floor)) return tried;
   for (const AttentionHypothesis& right : rights) {
     const std::vector<AttentionHypothesis>& alone = singles[right.convention];
     const std::vector<AttentionHypothesis> pairs = Extended(alone, alone);

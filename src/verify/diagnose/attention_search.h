@@ -3,10 +3,10 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "verify/diagnose/attention_dropout.h"
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_faults.h"
 #include "verify/diagnose/search.h"
@@ -30,9 +30,10 @@ struct AttentionHypothesis {
   bool fitted = false;  // has a number that was fitted
 };
 
-// Dropout that was live, on top of `base`: a right formula, or one fault.
+// Dropout on top of `base`: a right formula, or one fault.
 struct AttentionDropout {
   AttentionHypothesis base;
+  SolvedDropout solved;
   Explanation explanation;  // with the faults of both
 };
 
@@ -48,8 +49,8 @@ class AttentionSearch {
   // does.
   std::vector<AttentionHypothesis> Run();
 
-  // What Run() found instead, when dropout explains theirs.
-  const std::optional<AttentionDropout>& dropout() const { return dropout_; }
+  // What Run() found instead, when dropout explains theirs: all that do about as well.
+  const std::vector<AttentionDropout>& dropouts() const { return dropouts_; }
 
   // Every way to make these faults, by identifier, under the first convention; a fitted number
   // takes each value of its grid. Empty for a fault that cannot be replayed.
@@ -72,6 +73,8 @@ class AttentionSearch {
   void AddInputConvention();
   bool Explains(const AttentionHypothesis& hypothesis);
   bool WithinBudget() const;
+  bool ReproducesTo(Stage stage, const AttentionRecipe& recipe, double floor);
+  bool NameDropout(AttentionDropout* dropout) const;
   bool FindDropout(const std::vector<AttentionHypothesis>& bases, double floor);
   std::vector<AttentionHypothesis> Singles(size_t convention);
   std::vector<AttentionHypothesis> Fitted(const AttentionHypothesis& base);
@@ -83,7 +86,7 @@ class AttentionSearch {
   const AttentionDump& dump_;
   AttentionReplay replay_;
   std::vector<AttentionConvention> conventions_;
-  std::optional<AttentionDropout> dropout_;
+  std::vector<AttentionDropout> dropouts_;
 };
 
 }  // namespace heed

@@ -69,6 +69,7 @@ struct ModelCase {
   ModelInput input;
   std::vector<Observed> theirs;  // in the order of ModelReplay::Run's outputs
   bool padded = false;
+  ModelRecipe right;
 };
 
 // ------------------------------------------------------------------ taps
@@ -194,6 +195,7 @@ class CaseReader {
       : dump_(*dump), config_(config), case_(*c) {}
 
   Status Read() {
+    HEED_TRY(ReadArrangement());
     HEED_TRY(ReadTokens());
     HEED_TRY(ReadMask());
     HEED_TRY(ReadTaps());
@@ -206,6 +208,25 @@ class CaseReader {
   }
 
  private:
+  // What the folder's settings cannot say of the model.
+  Status ReadArrangement() {
+    ModelRecipe& right = case_.right = RightRecipe(config_);
+    HEED_ASSIGN(const auto norm, dump_.Setting<std::string>("norm_position"));
+    if (norm && *norm != "pre" && *norm != "post") {
+      return BadRequest(dump_.where() + ": norm_position", Quoted(*norm), "pre or post");
+    }
+    if (norm == "post") right.residual = ResidualChoice::kNormAfter;
+    for (const auto& [name, factor] : {std::pair("embedding_multiplier", &right.embedding_factor),
+                                       std::pair("logit_scale", &right.logit_factor)}) {
+      HEED_ASSIGN(const auto stated, dump_.Setting<double>(name));
+      if (stated && !(*stated > 0)) {
+        return BadRequest(dump_.where() + ": " + name, fmt::format("{}", *stated), "above 0");
+      }
+      *factor = stated.value_or(1);
+    }
+    return {};
+  }
+
   Status ReadTokens() {
     ModelInput& in = case_.input;
     HEED_ASSIGN(in.tokens, dump_.Integers("tokens", 0, config_.vocab_size - 1));
@@ -440,8 +461,8 @@ class Deviations {
       Add(
           "embedding_scale", "embedding",
           [=](ModelRecipe* r) {
-            r->embedding_factor = embedding;
-            r->logit_factor = logits;
+            r->embedding_factor *= embedding;
+            r->logit_factor *= logits;
           },
           "", detail);
     };
@@ -595,8 +616,8 @@ size_t Partners(const Gpt& model, const ModelCase& c, size_t faults) {
       std::clamp(kBudget / (replay * static_cast<double>(faults)), 1.0, kMost));
 }
 
-std::vector<Reading<ModelRecipe>> Readings(const ModelConfig& config, const ModelCase& c) {
-  std::vector<Reading<ModelRecipe>> readings = {{{}, RightRecipe(config)}};
+std::vector<Reading<ModelRecipe>> Readings(const ModelCase& c) {
+  std::vector<Reading<ModelRecipe>> readings = {{{}, c.right}};
   if (c.input.n_decode <= 1) return readings;
   readings[0].names["decode_logits"] = "one chunk";
   readings.push_back(readings[0]);
@@ -638,7 +659,7 @@ void TryAnyHead(Gpt* model, const ModelCase& c, const NoiseFloor& floor, Diagnos
   if (c.padded || c.input.n_decode > 0) return;
   ModelInput input = c.input;
   input.taps = {"ln_f"};
-  const Outputs right = ModelReplay(model, std::move(input)).Run(RightRecipe(model->config()));
+  const Outputs right = ModelReplay(model, std::move(input)).Run(c.right);
   const std::vector<double>& logits = c.theirs[c.input.taps.size()].values;
   const double residual = ResidualOfAnyHead(right[0], logits, c.input.B * c.input.T);
   if (!(residual <= floor.arithmetic)) return;
@@ -667,7 +688,7 @@ Result<Diagnosis> DiagnoseModel(const TensorFile& file, const std::string& where
   replayer.deviations = Deviations(model.config(), c).List();
   replayer.most_faults = 2;
   replayer.most_partners = Partners(model, c, replayer.deviations.size());
-  const std::vector<Reading<ModelRecipe>> readings = Readings(model.config(), c);
+  const std::vector<Reading<ModelRecipe>> readings = Readings(c);
   Diagnosis diagnosis = FaultSearch<ModelRecipe>(replayer, readings).Run();
   if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) {
     HEED_TRY(dump.CheckFinite(logits));

@@ -8,6 +8,7 @@
 
 #include "nn/rope.h"
 #include "verify/diagnose/attention_replay.h"
+#include "verify/diagnose/product.h"
 
 namespace heed {
 namespace {
@@ -32,15 +33,10 @@ Numbers Product(const Numbers& x, const Numbers& weight, const Numbers& bias, in
                 int64_t out) {
   const auto rows = static_cast<int64_t>(x.size()) / in;
   Numbers y(rows * out);
-  for (int64_t r = 0; r < rows; ++r) {
-    double* to = &y[r * out];
-    if (!bias.empty()) std::copy_n(bias.begin(), out, to);
-    for (int64_t i = 0; i < in; ++i) {
-      const double factor = x[r * in + i];
-      const double* row = &weight[i * out];
-      for (int64_t j = 0; j < out; ++j) to[j] += factor * row[j];
-    }
+  for (int64_t r = 0; r < rows && !bias.empty(); ++r) {
+    std::copy_n(bias.begin(), out, &y[r * out]);
   }
+  AddProduct(x, weight, /*b_turned=*/false, rows, out, in, &y);
   return y;
 }
 
@@ -303,7 +299,9 @@ ModelReplay::Numbers ModelReplay::Attend(const ModelRecipe& recipe, const Call& 
   Tap(call, "pattern", layer, *replay.Tensor(choice, Stage::kPattern));
   Tap(call, "attn_out", layer, *y);
   if (input_.n_decode > 0 && !choice.project.batch_as_time) {
-    const int64_t lines = c.B * Hkv, D = config_.head_dim;
+    // What is written across the borders of heads stays so.
+    const bool flat = choice.cache.cache == CacheChoice::kJoinedFlat;
+    const int64_t lines = flat ? c.B : c.B * Hkv, D = config_.head_dim * (flat ? Hkv : 1);
     l.past_k = Joined(l.past_k, *replay.Tensor(choice, Stage::kKRot), lines, call.P, call.T, D);
     l.past_v = Joined(l.past_v, *replay.Tensor(choice, Stage::kV), lines, call.P, call.T, D);
   }

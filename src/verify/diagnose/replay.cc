@@ -113,8 +113,8 @@ void Locate(const std::vector<Observed>& theirs, const Outputs& right, size_t ro
   }
 }
 
-double Refine(double low, double high, const std::function<double(double)>& f) {
-  constexpr int kSections = 40;
+double Refine(double low, double high, double enough, const std::function<double(double)>& f) {
+  constexpr int kSections = 40, kFew = 10;
   const double ratio = (std::sqrt(5.0) - 1) / 2;
   double a = high - ratio * (high - low), b = low + ratio * (high - low);
   double at_a = f(a), at_b = f(b);
@@ -128,6 +128,7 @@ double Refine(double low, double high, const std::function<double(double)>& f) {
       b = low + ratio * (high - low);
       at_b = f(b);
     }
+    if (i == kFew && std::min(at_a, at_b) > enough) break;
   }
   return (low + high) / 2;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,8 +57,9 @@ Diagnosis ConcludeReplays(const std::vector<Tried>& tried, const NoiseFloor& flo
 void Locate(const std::vector<Observed>& theirs, const Outputs& right, size_t rows,
             Diagnosis* diagnosis);
 
-// Where `f` is least between low and high, by golden sections.
-double Refine(double low, double high, const std::function<double(double)>& f);
+// Where `f` is least between low and high, by golden sections; few of them where it does not fall
+// below `enough`.
+double Refine(double low, double high, double enough, const std::function<double(double)>& f);
 
 // A fault's parameter.
 template <class Choices>
@@ -176,10 +178,13 @@ class FaultSearch {
                       convention});
   }
 
-  const Tried& Nearest() const {
-    return *std::min_element(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) {
-      return a.explanation.residual < b.explanation.residual;
-    });
+  static bool Nearer(const Tried& a, const Tried& b) {
+    return a.explanation.residual < b.explanation.residual;
+  }
+
+  const Tried& Nearest() const { return *std::min_element(tried_.begin(), tried_.end(), Nearer); }
+  const Tried& NearestRight() const {
+    return *std::min_element(tried_.begin(), tried_.begin() + std::ssize(right_), Nearer);
   }
 
   Diagnosis Conclude() const { return ConcludeReplays(tried_, r_.floor); }
@@ -189,8 +194,8 @@ class FaultSearch {
     std::vector<Hypothesis> next;
     std::vector<std::vector<size_t>> seen;
     for (const Hypothesis& base : level) {
-      for (size_t d = 0; d < r_.deviations.size(); ++d) {
-        if (!Joins(base, d)) continue;
+      for (const size_t d : PlainFirst()) {
+        if (!Joins(base, d) || IsNeedless(r_.deviations[d])) continue;
         std::vector<size_t> faults = base.faults;
         faults.insert(std::upper_bound(faults.begin(), faults.end(), d), d);
         std::vector<size_t> key = faults;
@@ -204,6 +209,28 @@ class FaultSearch {
       return a.residual < b.residual;
     });
     return next;
+  }
+
+  // Deviations, those with a number to fit behind the others: they cost some dozen replays each.
+  std::vector<size_t> PlainFirst() const {
+    std::vector<size_t> order(r_.deviations.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_partition(order.begin(), order.end(),
+                          [&](size_t d) { return r_.deviations[d].fit.grid.empty(); });
+    return order;
+  }
+
+  // Their very bits, of so many numbers that chance has no part in it.
+  bool IsExact(const Tried& tried) const {
+    size_t elements = 0;
+    for (const Observed& tensor : r_.theirs) elements += tensor.values.size();
+    return elements >= 64 && tried.wrong_bits < 2 && tried.explanation.residual <= r_.floor.storage;
+  }
+
+  // Beside their very bits, what is left is tried only for saying what does not show.
+  bool IsNeedless(const Deviation<Choices>& deviation) const {
+    return IsExact(NearestRight()) ? deviation.needs.empty()
+                                   : !deviation.fit.grid.empty() && IsExact(Nearest());
   }
 
   // A fault that changes nothing alone joins no other.
@@ -270,6 +297,7 @@ class FaultSearch {
     const auto unbend = [positive](double x) { return positive ? std::exp(x) : x; };
     const double refined = unbend(
         Refine(bend(grid[best > 0 ? best - 1 : 0]), bend(grid[std::min(best + 1, grid.size() - 1)]),
+               0.3 * NearestRight().explanation.residual,
                [&](double x) { return ResidualAt(base, fit, unbend(x)); }));
     const double bound = std::max(1.1 * ResidualAt(base, fit, refined), r_.floor.storage);
     const double scale = std::pow(10.0, 1 - std::floor(std::log10(std::abs(refined))));
