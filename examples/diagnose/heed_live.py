@@ -117,6 +117,8 @@ def answer_torch(make, load=None, cached=None, trains=False):
             else:
                 y = module(x)
         y = y[0] if isinstance(y, tuple) else y
+        if not isinstance(y, torch.Tensor):
+            raise TypeError(f"the module returned {type(y).__name__}, not y")
         results = {**(getattr(module, "saved", {}) if s.mode == "eval" else {}), "y": y}
         results = {name: (t.double() if t.dtype == torch.float64 else t.float()).numpy()
                    for name, t in results.items()}
@@ -125,11 +127,18 @@ def answer_torch(make, load=None, cached=None, trains=False):
     _each(one)
 
 
+def _hint(parameters):
+    if "c_attn.weight" in parameters:
+        return "ask with --qkv-layout blocks, or per_head"
+    return "give answer_torch a load(module, weights)"
+
+
 def _load(module, weights):
     parameters = dict(module.named_parameters())
     for name, weight in weights.items():
         if name not in parameters:
-            raise KeyError(f"the module has no {name}: give answer_torch a load(module, weights)")
+            raise KeyError(f"the module has {', '.join(parameters)} and no {name}: "
+                           + _hint(parameters))
         if parameters[name].shape != weight.shape:
             raise ValueError(f"{name} has the shape {list(parameters[name].shape)}, "
                              f"the settings ask for {list(weight.shape)}")

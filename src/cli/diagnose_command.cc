@@ -17,23 +17,26 @@
 namespace heed {
 namespace {
 
-// The settings of the kinds besides attention. Texts, for only what is given counts.
+// Settings that heed attention does not know. Texts, for only what is given counts.
 struct OtherSettings {
-  std::string kind, model, norm_position, embedding_multiplier, logit_scale, norm_eps, mlp,
-      temperature, top_k, top_p, min_p, repetition_penalty, learning_rate, beta1, beta2, eps,
-      weight_decay, step, grad_clip;
+  std::string kind, alibi, qk_norm, model, norm_position, embedding_multiplier, logit_scale,
+      norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty, learning_rate, beta1,
+      beta2, eps, weight_decay, step, grad_clip;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("kind", self.kind,
           "attention (default), layernorm, rmsnorm, mlp, model, loss, sampler or optimizer");
+    visit("alibi", self.alibi, "attention: true where scores have slopes (ALiBi)");
+    visit("qk_norm", self.qk_norm,
+          "attention: RMS norm of q and k, none, before_rope or after_rope");
     visit("model", self.model, "model: the folder of the model whose logits were saved");
     visit("norm_position", self.norm_position,
           "model: pre when not given, or post, the norm behind the sum");
     visit("embedding_multiplier", self.embedding_multiplier,
           "model: factor of the token's embedding, 1 when not given");
     visit("logit_scale", self.logit_scale, "model: factor of the logits, 1 when not given");
-    visit("norm_eps", self.norm_eps, "layernorm, rmsnorm: added to the variance");
+    visit("norm_eps", self.norm_eps, "layernorm, rmsnorm, qk_norm: added to the variance");
     visit("mlp", self.mlp, "mlp: gelu or swiglu");
     visit("temperature", self.temperature, "sampler");
     visit("top_k", self.top_k, "sampler");
@@ -225,8 +228,8 @@ std::string LiveText(const LiveReport& report, size_t width) {
   constexpr size_t kFigures = 46;
   for (const CheckResult& check : report.checks) {
     const bool skipped = check.verdict == CheckVerdict::kSkipped;
-    const std::string words =
-        std::string(check.tried) + (check.note.empty() ? "" : ": ") + Printable(check.note);
+    const std::string words = std::string(check.tried) + (skipped ? ", not asked" : "") +
+                              (check.note.empty() ? "" : ": ") + Printable(check.note);
     text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", NameOf(check.verdict), check.name,
                         skipped ? "" : FormatFigure(check.value),
                         skipped ? "" : FormatFigure(check.bound),
@@ -234,9 +237,10 @@ std::string LiveText(const LiveReport& report, size_t width) {
   }
   text += fmt::format("\nruns of the program: {}\n", report.runs);
   if (const std::optional<FailingInput>& input = report.failing_input) {
-    text += fmt::format("\nshortest failing input: batch size {}, {} position{}, residual {}\n\n{}",
-                        input->B, input->T, input->T == 1 ? "" : "s", FormatFigure(input->residual),
-                        input->code);
+    text += fmt::format(
+        "\nshortest failing input, to paste into a test: batch size {}, {} position{}, "
+        "residual {}\n\n{}",
+        input->B, input->T, input->T == 1 ? "" : "s", FormatFigure(input->residual), input->code);
   }
   return text;
 }
@@ -289,10 +293,15 @@ Result<Verdict> RunLive(Session& session, const DiagnoseRequest& request) {
     return BadRequest("--run", "'" + request.files[0] + "' beside it", "--run alone");
   }
   SettingTexts given = GivenSettings(session, request);
+  std::string other;
   OtherSettings::Fields(request.other,
                         [&](std::string_view name, const std::string&, std::string_view) {
-                          if (name != "kind") given.erase(std::string(name));
+                          if (name != "kind" && given.contains(std::string(name))) other = name;
                         });
+  if (!other.empty()) {
+    return BadRequest("--run", other + " beside it", "settings of plain attention",
+                      "save a DUMP for what is not");
+  }
   if (const auto kind = given.find("kind"); kind != given.end() && kind->second != "attention") {
     return BadRequest("--kind", "'" + kind->second + "' with --run", "attention");
   }

@@ -24,13 +24,34 @@ constexpr const char* kKnownWords[] = {"x",
                                        "past_k",
                                        "past_v",
                                        "dy",
+                                       "y",
+                                       "q_rot",
+                                       "k_rot",
+                                       "scores",
+                                       "pattern",
+                                       "z",
+                                       "merged",
+                                       "attention_mask",
+                                       "position_ids",
+                                       "document_ids",
+                                       "q_norm.weight",
+                                       "k_norm.weight",
+                                       "in_proj_weight",
                                        "c_attn.weight",
                                        "q_proj.weight",
                                        "k_proj.weight",
                                        "v_proj.weight",
                                        "o_proj.weight",
                                        "out_proj.weight",
-                                       "c_proj.weight"};
+                                       "c_proj.weight",
+                                       "q_proj.bias",
+                                       "k_proj.bias",
+                                       "v_proj.bias",
+                                       "o_proj.bias",
+                                       "c_attn.bias",
+                                       "in_proj_bias",
+                                       "out_proj.bias",
+                                       "c_proj.bias"};
 
 constexpr const char* kLinearHint = "torch.nn.Linear keeps its weight as [out, in]";
 
@@ -56,6 +77,9 @@ class CaseReader {
 
   Result<AttentionCase> Read() {
     HEED_ASSIGN(const TensorEntry* fused, FindWeight("c_attn.weight"));
+    if (fused == nullptr) {
+      HEED_ASSIGN(fused, FindWeight("in_proj_weight"));
+    }
     HEED_ASSIGN(const TensorEntry* query, FindWeight("q_proj.weight"));
     const bool weights = fused != nullptr || query != nullptr;
     if (fused != nullptr && query != nullptr) {
@@ -77,9 +101,9 @@ class CaseReader {
  private:
   // q, k and v as they are.
   Status ReadHeads() {
-    HEED_ASSIGN(const TensorEntry* q, Require("q"));
-    HEED_ASSIGN(const TensorEntry* k, Require("k"));
-    HEED_ASSIGN(const TensorEntry* v, Require("v"));
+    HEED_ASSIGN(const TensorEntry* q, Require("q", "[B, n_head, T, head_dim]"));
+    HEED_ASSIGN(const TensorEntry* k, Require("k", "[B, n_kv_head, T, head_dim]"));
+    HEED_ASSIGN(const TensorEntry* v, Require("v", "[B, n_kv_head, T, head_dim]"));
     HEED_TRY(CheckRank(*q, 4, "[B, n_head, T, head_dim]"));
     HEED_TRY(CheckRank(*k, 4, "[B, n_kv_head, T, head_dim]"));
     case_.B = q->shape[0];
@@ -107,13 +131,14 @@ class CaseReader {
   // x through q_proj, k_proj and v_proj; `q` is null when the file has no such weight.
   Status ReadSplit(const TensorEntry* q) {
     HEED_ASSIGN(const int64_t C, ReadInput());
-    if (q == nullptr) return Require("q_proj.weight").map([](auto) {});
+    if (q == nullptr) return Require("q_proj.weight", "[n_head*head_dim, C]").map([](auto) {});
     prefix_ = q->name.substr(0, q->name.size() - std::string_view("q_proj.weight").size());
     HEED_ASSIGN(const TensorEntry* k, RequireWeight("k_proj.weight"));
     HEED_ASSIGN(const TensorEntry* v, RequireWeight("v_proj.weight"));
     HEED_ASSIGN(const TensorEntry* proj, FindProjection());
     const bool needed = layouts_ == WeightLayouts::kLinear;
-    if (proj == nullptr && needed) return Require("o_proj.weight").map([](auto) {});
+    if (proj == nullptr && needed)
+      return Require("o_proj.weight", "[C, n_head*head_dim]").map([](auto) {});
     HEED_TRY(CheckRank(*q, 2, "[n_head*head_dim, C]"));
     HEED_TRY(CheckRank(*k, 2, "[n_kv_head*head_dim, C]"));
     const bool transposed =
@@ -148,9 +173,11 @@ class CaseReader {
   // x through c_attn.
   Status ReadFused(const TensorEntry& fused) {
     HEED_ASSIGN(const int64_t C, ReadInput());
-    prefix_ = fused.name.substr(0, fused.name.size() - std::string_view("c_attn.weight").size());
+    const std::string_view word =
+        fused.name.ends_with("_weight") ? "in_proj_weight" : "c_attn.weight";
+    prefix_ = fused.name.substr(0, fused.name.size() - word.size());
     HEED_ASSIGN(const TensorEntry* proj, FindProjection());
-    if (proj == nullptr) return Require("c_proj.weight").map([](auto) {});
+    if (proj == nullptr) return Require("c_proj.weight", "[n_head*head_dim, C]").map([](auto) {});
     const char* axes = "[C, (n_head + 2*n_kv_head)*head_dim]";
     HEED_TRY(CheckRank(fused, 2, axes));
     HEED_TRY(CheckRank(*proj, 2, "[n_head*head_dim, C]"));
@@ -177,7 +204,7 @@ class CaseReader {
 
   // x [B, T, C], or [T, C] of a single sequence; returns C.
   Result<int64_t> ReadInput() {
-    HEED_ASSIGN(const TensorEntry* x, Require("x"));
+    HEED_ASSIGN(const TensorEntry* x, Require("x", "[B, T, C], or q, k and v"));
     const bool single = layouts_ == WeightLayouts::kByShape && x->shape.size() == 2;
     HEED_TRY(CheckRank(*x, single ? 2 : 3, single ? "[T, C]" : "[B, T, C]"));
     case_.B = single ? 1 : x->shape[0];
@@ -205,8 +232,8 @@ class CaseReader {
     const TensorEntry* k = file_.Find("past_k");
     const TensorEntry* v = file_.Find("past_v");
     if (k == nullptr && v == nullptr) return CheckScores();
-    if (k == nullptr) return Require("past_k").map([](auto) {});
-    if (v == nullptr) return Require("past_v").map([](auto) {});
+    if (k == nullptr) return Require("past_k", "[B, n_kv_head, P, head_dim]").map([](auto) {});
+    if (v == nullptr) return Require("past_v", "[B, n_kv_head, P, head_dim]").map([](auto) {});
     const char* axes = "[B, n_kv_head, P, head_dim]";
     // A cache that is still empty has P = 0.
     if (k->shape.size() != 4) return ShapeError(*k, axes);
@@ -359,36 +386,23 @@ class CaseReader {
   Result<const TensorEntry*> RequireWeight(const std::string& word) const {
     HEED_ASSIGN(const TensorEntry* found, FindWeight(word));
     if (found != nullptr) return found;
-    return Require(prefix_ + word);
+    return Require(prefix_ + word, "[n_kv_head*head_dim, C]");
   }
 
-  // The tensor called `word`, with the queries' prefix or else any; or null.
-  // Error: several prefixes.
+  // With the queries' prefix or else any.
   Result<const TensorEntry*> FindWeight(const std::string& word) const {
-    for (const std::string& name : {prefix_ + word, word}) {
-      if (const TensorEntry* entry = file_.Find(name)) return entry;
-    }
-    const TensorEntry* found = nullptr;
-    for (const TensorEntry& entry : file_.tensors()) {
-      if (!EndsInWord(entry.name, word) || IsResult(entry.name)) continue;
-      if (found != nullptr) {
-        return Fail(ErrorKind::kFormat, where_, Quoted(found->name) + " and " + Quoted(entry.name),
-                    "one tensor whose name ends in " + word, "save one layer alone");
-      }
-      found = &entry;
-    }
-    return found;
+    return heed::FindWeight(file_, where_, prefix_, word);
   }
 
   // Suggests only names that mean nothing here: a missing k_proj is no mistyped q_proj.
-  Result<const TensorEntry*> Require(const std::string& name) const {
+  Result<const TensorEntry*> Require(const std::string& name, const char* axes) const {
     if (const TensorEntry* entry = file_.Find(name)) return entry;
     std::vector<TensorEntry> unknown = file_.tensors();
     std::erase_if(unknown, [](const TensorEntry& entry) {
       return std::ranges::any_of(kKnownWords,
                                  [&](const char* word) { return EndsInWord(entry.name, word); });
     });
-    return RequireEntry(unknown, name, where_);
+    return RequireEntry(unknown, name, where_, axes);
   }
 
   std::string Where(const TensorEntry& entry) const {
@@ -425,6 +439,23 @@ Result<AttentionCase> ReadAttentionCase(const TensorFile& file, const std::strin
                                         const SettingTexts& given, WeightLayouts layouts) {
   HEED_ASSIGN(AttentionSettings settings, ParseAttentionSettings(file.settings(), given, where));
   return CaseReader(file, where, std::move(settings), layouts).Read();
+}
+
+Result<const TensorEntry*> FindWeight(const TensorFile& file, const std::string& where,
+                                      const std::string& prefix, const std::string& word) {
+  for (const std::string& name : {prefix + word, word}) {
+    if (const TensorEntry* entry = file.Find(name)) return entry;
+  }
+  const TensorEntry* found = nullptr;
+  for (const TensorEntry& entry : file.tensors()) {
+    if (!EndsInWord(entry.name, word) || IsResult(entry.name)) continue;
+    if (found != nullptr) {
+      return Fail(ErrorKind::kFormat, where, Quoted(found->name) + " and " + Quoted(entry.name),
+                  "one tensor whose name ends in " + word, "save one layer alone");
+    }
+    found = &entry;
+  }
+  return found;
 }
 
 Status WriteTrace(const std::string& path, const AttentionCase& attention,

@@ -18,7 +18,8 @@ enum class WeightLayouts { kLinear, kByShape };
 
 // Reads
 // - x [B, T, C] with q_proj.weight [H·D, C], k_proj.weight and v_proj.weight [Hkv·D, C], or with
-//   c_attn.weight [C, (H + 2 Hkv)·D] (GPT-2's Conv1D) or its transpose, told apart by shape; or
+//   c_attn.weight [C, (H + 2 Hkv)·D] (GPT-2's Conv1D) or its transpose, told apart by shape, also
+//   called in_proj_weight (torch.nn.MultiheadAttention); or
 // - q [B, H, T, D] with k and v [B, Hkv, T, D];
 // and o_proj.weight [C, H·D], also called out_proj.weight, or c_proj.weight laid out like c_attn:
 // with x it is needed; biases beside them; past_k and past_v; dy. Weights' names may have a prefix
@@ -29,6 +30,11 @@ enum class WeightLayouts { kLinear, kByShape };
 Result<AttentionCase> ReadAttentionCase(const TensorFile& file, const std::string& where,
                                         const SettingTexts& given = {},
                                         WeightLayouts layouts = WeightLayouts::kLinear);
+
+// The tensor called `word`, with `prefix` before it or any that ends in '.', '/' or '_'; or null.
+// Error (kFormat): several prefixes.
+Result<const TensorEntry*> FindWeight(const TensorFile& file, const std::string& where,
+                                      const std::string& prefix, const std::string& word);
 
 // Writes safetensors of the case's dtype with its settings as metadata. Errors: WriteSafetensors'.
 Status WriteTrace(const std::string& path, const AttentionCase& attention,

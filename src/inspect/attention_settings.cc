@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <type_traits>
 
 #include "base/fields_text.h"
@@ -9,13 +10,16 @@
 namespace heed {
 namespace {
 
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLargestSize = int64_t{1} << 24;
 // Where positions are exact in double and their angles still mean something.
 constexpr int64_t kFarthestPosition = int64_t{1} << 31;
 
 Status CheckRange(const std::string& where, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return {};
-  return BadRequest(where, fmt::format("{}", value), fmt::format("{} to {}", least, most));
+  return BadRequest(
+      where, fmt::format("{}", value),
+      most == kNoLimit ? fmt::format("at least {}", least) : fmt::format("{} to {}", least, most));
 }
 
 Status CheckSettings(const AttentionSettings& settings, const SettingTexts& texts,
@@ -28,7 +32,7 @@ Status CheckSettings(const AttentionSettings& settings, const SettingTexts& text
   HEED_TRY(check("n_kv_head", settings.n_kv_head, 1, kLargestSize));
   HEED_TRY(check("head_dim", settings.head_dim, 1, kLargestSize));
   HEED_TRY(check("rotary_dim", settings.rotary_dim, 0, kLargestSize));
-  HEED_TRY(check("window", settings.window, 0, std::numeric_limits<int64_t>::max()));
+  HEED_TRY(check("window", settings.window, 0, kNoLimit));
   HEED_TRY(check("rope_first_position", settings.rope_first_position, -kFarthestPosition,
                  kFarthestPosition));
   if (settings.rotary_dim % 2 != 0) {
@@ -88,8 +92,7 @@ Result<AttentionSettings> ParseAttentionSettings(const SettingTexts& stated,
   HEED_TRY(CheckSettings(settings, texts, where));
   // A file that lists every setting says 0 where there is no window; nobody asks for one of 0 keys.
   if (given.contains("window")) {
-    HEED_TRY(
-        CheckRange(where + ": window", settings.window, 1, std::numeric_limits<int64_t>::max()));
+    HEED_TRY(CheckRange(where + ": window", settings.window, 1, kNoLimit));
   }
   return settings;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "base/nearest.h"
 #include "base/quote.h"
@@ -54,13 +55,22 @@ const TensorEntry* FindEntry(std::span<const TensorEntry> entries, std::string_v
 }
 
 Result<const TensorEntry*> RequireEntry(std::span<const TensorEntry> entries, std::string_view name,
-                                        const std::string& where) {
+                                        const std::string& where, const std::string& expected) {
   if (const TensorEntry* entry = FindEntry(entries, name)) return entry;
   std::vector<std::string> names;
   for (const TensorEntry& entry : entries) names.push_back(entry.name);
-  const std::string nearest = NearestName(name, names);
-  return Fail(ErrorKind::kFormat, where, "no tensor " + Quoted(name), "",
-              nearest.empty() ? "" : "the nearest name is " + Quoted(nearest));
+  // Any letter is near to another.
+  const std::string nearest = name.size() > 1 ? NearestName(name, names) : "";
+  std::string hint = "the nearest name is " + Quoted(nearest);
+  if (nearest.empty()) {
+    constexpr size_t kShown = 4;
+    hint = names.empty() ? "" : "there is ";
+    for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+      hint += (i == 0 ? "" : ", ") + Quoted(names[i]);
+    }
+    if (names.size() > kShown) hint += " and " + std::to_string(names.size() - kShown) + " more";
+  }
+  return Fail(ErrorKind::kFormat, where, "no tensor " + Quoted(name), expected, hint);
 }
 
 template <class T>

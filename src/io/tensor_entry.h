@@ -23,9 +23,10 @@ struct TensorEntry {
 
 // The entry called `name`, or null.
 const TensorEntry* FindEntry(std::span<const TensorEntry> entries, std::string_view name);
-// The same; error (kFormat) when absent, with the nearest name.
+// The same; error (kFormat) when absent, with what was `expected` of it ("[B, T, C]"), and the
+// nearest name, or some names that there are.
 Result<const TensorEntry*> RequireEntry(std::span<const TensorEntry> entries, std::string_view name,
-                                        const std::string& where);
+                                        const std::string& where, const std::string& expected = "");
 
 // The row-major numbers of `entry`, T = float or double, from its little-endian bytes of any
 // alignment. Error (kFormat): not a float dtype.

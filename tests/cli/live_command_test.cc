@@ -219,6 +219,7 @@ TEST_P(Learners, AreJudgedByTheirAnswers) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(json["verdict"], "fault") << result.out;
   EXPECT_EQ(json["explanations"][0]["faults"], nlohmann::json({fault})) << result.out;
+  EXPECT_TRUE(json["failing_input"].is_object()) << result.out;
 }
 
 constexpr const char* kGrouped = "--n-kv-head 2";

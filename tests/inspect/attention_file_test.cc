@@ -602,7 +602,8 @@ const Broken kBroken[] = {
     {"no x", [](TensorSet& s) { s.tensors.erase("x"); }, "no tensor \"x\""},
     {"nothing", [](TensorSet& s) { s.tensors.clear(); }, "no tensor \"x\""},
     {"mistyped", [](TensorSet& s) { s.Rename("q_proj.weight", "q_porj.weight"); },
-     "no tensor \"q_proj.weight\"; the nearest name is \"q_porj.weight\""},
+     "no tensor \"q_proj.weight\", expected [n_head*head_dim, C]; the nearest name is "
+     "\"q_porj.weight\""},
     {"no keys", [](TensorSet& s) { s.tensors.erase("k_proj.weight"); },
      "no tensor \"k_proj.weight\""},
     {"no values", [](TensorSet& s) { s.tensors.erase("v_proj.weight"); },

@@ -22,6 +22,16 @@ struct PlantedCase {
   bool rope = true, interleaved = false, bias = true;
   int64_t rotary_dim = 8, window = 0, first = 0;  // first: number of the first position
   double theta = 10000;
+  // Rows of padding before each batch row's tokens, behind them where negative; none when empty.
+  std::vector<int64_t> pads;
+  bool counts_tokens = false;                   // positions count tokens alone
+  int64_t padding_stands_at = 0;                // then
+  bool empty_rows_are_means = false;            // of padding that sees no key; else 0
+  std::vector<std::vector<int64_t>> documents;  // for each batch row its tokens' documents
+  bool states_positions = false;                // position_ids are part of the dump
+  bool alibi = false;
+  enum class Norm { kNone, kBefore, kAfter } norm = Norm::kNone;  // of q and k, about the rotation
+  bool norm_all_heads = false, norm_gain = true;
   double spread = 1;  // of x
   uint64_t seed = 1;
   // What every intermediate and every table of angles is rounded to.
@@ -64,6 +74,11 @@ class PlantedAttention {
     }
     past_k_ = Random(c_.B, c_.Hkv, c_.P, c_.D, 1);
     past_v_ = Random(c_.B, c_.Hkv, c_.P, c_.D, 1);
+    for (const int i : {0, 1}) {
+      const int64_t width = c_.norm_all_heads ? (i == 0 ? c_.H : c_.Hkv) * c_.D : c_.D;
+      gain_[i] = Random(1, 1, 1, width, 0.4);
+      for (double& value : gain_[i].values) value = store_(1 + value);
+    }
     Compute();
     TensorSet set;
     set["x"] = {{c_.B, c_.T, c_.C}, x_.values};
@@ -91,10 +106,55 @@ class PlantedAttention {
       set.settings["rotary_dim"] = std::to_string(c_.rotary_dim);
     }
     if (c_.window > 0) set.settings["window"] = std::to_string(c_.window);
+    AddContext(&set);
     return set;
   }
 
  private:
+  void AddContext(TensorSet* set) const {
+    const auto integers = [&](const char* name, int64_t n, const auto& at) {
+      Array array{{c_.B, n}, {}, DType::kI64};
+      for (int64_t i = 0; i < c_.B * n; ++i) {
+        array.values.push_back(static_cast<double>(at(i / n, i % n)));
+      }
+      (*set)[name] = array;
+    };
+    const auto document = [&](int64_t b, int64_t t) { return c_.documents[b][t]; };
+    if (!c_.pads.empty()) {
+      integers("attention_mask", c_.P + c_.T, [&](int64_t b, int64_t j) { return IsToken(b, j); });
+    }
+    if (!c_.documents.empty()) integers("document_ids", c_.T, document);
+    if (c_.states_positions) {
+      integers("position_ids", c_.T, [&](int64_t b, int64_t t) { return RightPosition(b, t); });
+    }
+    if (c_.alibi) set->settings["alibi"] = "true";
+    if (c_.norm == PlantedCase::Norm::kNone) return;
+    set->settings["qk_norm"] = c_.norm == PlantedCase::Norm::kAfter ? "after_rope" : "before_rope";
+    set->settings["norm_eps"] = "1e-06";
+    const char* const names[2] = {"q_norm.weight", "k_norm.weight"};
+    for (const int i : {0, 1}) {
+      if (c_.norm_gain) (*set)[names[i]] = {{gain_[i].shape[3]}, gain_[i].values};
+    }
+  }
+
+  // Key j of P cached and T new ones.
+  bool IsToken(int64_t b, int64_t j) const {
+    if (c_.pads.empty()) return true;
+    const int64_t n = c_.pads[b];
+    return n >= 0 ? j >= n : j < c_.P + c_.T + n;
+  }
+
+  // From the first token, from the first of the document.
+  int64_t RightPosition(int64_t b, int64_t t) const {
+    if (!c_.documents.empty()) {
+      int64_t first = t;
+      while (first > 0 && c_.documents[b][first - 1] == c_.documents[b][t]) --first;
+      return t - first;
+    }
+    const int64_t left = c_.pads.empty() ? 0 : std::max<int64_t>(c_.pads[b], 0);
+    return c_.P + t < left ? c_.padding_stands_at : c_.P + t - left;
+  }
+
   bool Has(const char* fault) const { return faults_.contains(fault); }
 
   Grid Random(int64_t a, int64_t b, int64_t c, int64_t d, double scale) {
@@ -132,7 +192,12 @@ class PlantedAttention {
     return out;
   }
 
-  double Position(int64_t t, int64_t h) const {
+  double Position(int64_t b, int64_t t, int64_t h, bool keys) const {
+    if (keys && Has("rope_fragments_joined")) return static_cast<double>(t % 3);
+    if (Has("left_pad_positions") || Has("packing_positions_not_reset")) {
+      return static_cast<double>(c_.first + c_.P + t);
+    }
+    if (c_.states_positions || c_.counts_tokens) return static_cast<double>(RightPosition(b, t));
     const int64_t first = Has("evicted_length_as_position") ? 0 : c_.first;
     if (Has("rope_wrong_axis")) return static_cast<double>(first + h);
     if (Has("position_restart")) return static_cast<double>(first + t);
@@ -141,7 +206,30 @@ class PlantedAttention {
            (Has("odd_stretched_positions") ? 1.5 : 1);
   }
 
-  void Rotate(Grid* x, double sense, bool halves = false) {
+  void NormaliseHeads(Grid* x, int which) {
+    if (Has("qk_norm_missing") && which == 1) return;
+    const bool all = c_.norm_all_heads != Has("qk_norm_axis");
+    const int64_t heads = x->shape[1], width = all ? heads * c_.D : c_.D;
+    for (int64_t b = 0; b < c_.B; ++b) {
+      for (int64_t t = 0; t < c_.T; ++t) {
+        for (int64_t first = 0; first < heads * c_.D; first += width) {
+          double squares = 0;
+          for (int64_t c = first; c < first + width; ++c) {
+            squares += std::pow(x->at(b, c / c_.D, t, c % c_.D), 2);
+          }
+          const double divisor = std::sqrt(squares / double(width) + 1e-6);
+          for (int64_t c = first; c < first + width; ++c) {
+            const int64_t g = c_.norm_all_heads ? c : c % c_.D;
+            const bool gain = c_.norm_gain && !Has("qk_norm_gain_missing");
+            double& value = x->at(b, c / c_.D, t, c % c_.D);
+            value = c_.round(value / divisor * (gain ? gain_[which].values[g] : 1));
+          }
+        }
+      }
+    }
+  }
+
+  void Rotate(Grid* x, double sense, bool keys = false, bool halves = false) {
     const int64_t r = Has("rope_partial_ignored") ? c_.D : c_.rotary_dim;
     const int64_t width = Has("rope_freq_width") ? c_.D : r;
     const bool interleaved = c_.interleaved != Has("rope_pairing");
@@ -154,7 +242,7 @@ class PlantedAttention {
           for (int64_t i = 0; i < r / 2; ++i) {
             double frequency = std::pow(theta, -2.0 * double(i) / double(width));
             if (Has("rope_low_precision")) frequency = Bf16ToFloat(DoubleToBf16(frequency));
-            const double a = sense * Position(t, h) * frequency;
+            const double a = sense * Position(b, t, h, keys) * frequency;
             const int64_t c0 = interleaved ? 2 * i : i;
             const int64_t c1 = interleaved ? 2 * i + 1 : i + width / 2;
             const double x0 = source.at(b, h, t, c0), x1 = source.at(b, h, t, c1);
@@ -167,8 +255,23 @@ class PlantedAttention {
     }
   }
 
+  // Which row's padding a head is given.
+  int64_t MaskRow(int64_t b, int64_t h) const {
+    return Has("mask_fold_order") ? (h * c_.B + b) / c_.H : b;
+  }
+
+  bool Visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (!IsToken(MaskRow(b, h), j) && !Has("padding_not_masked")) return false;
+    if (!c_.documents.empty() && c_.documents[b][i] != c_.documents[b][j] &&
+        !Has("packing_not_isolated")) {
+      return false;
+    }
+    return Visible(i, j);
+  }
+
   bool Visible(int64_t i, int64_t j) const {
-    const int64_t at = before_ + i;
+    const bool ring = Has("ring_wraps") || Has("ring_clamps");
+    const int64_t at = (ring ? c_.P - c_.T : before_) + i;
     if (Has("mask_missing")) return true;
     if (Has("mask_transposed")) return j >= at;
     if (Has("mask_polarity")) return j > at;
@@ -193,6 +296,22 @@ class PlantedAttention {
     return root(c_.D);
   }
 
+  // Press et al.: of the power of two below, then every other one of the power above.
+  double Slope(int64_t h) const {
+    if (Has("alibi_non_power_of_two")) return std::pow(2, -8 * double(h + 1) / double(c_.H));
+    int64_t n = 1;
+    while (2 * n <= c_.H) n *= 2;
+    const double shift = Has("alibi_slope_exponent") ? 0 : 1;
+    if (h < n) return std::pow(2, -8 * (double(h) + shift) / double(n));
+    return std::pow(2, -4 * (double(2 * (h - n)) + shift) / double(n));
+  }
+
+  double Bias(int64_t h, int64_t i, int64_t j) const {
+    if (!c_.alibi || Has("alibi_missing")) return 0;
+    const double distance = double(c_.P + i - j) * (Has("alibi_sign") ? -1 : 1);
+    return -Slope(h) * distance * (Has("alibi_scaled") ? Scale() : 1);
+  }
+
   int64_t KvHead(int64_t h) const {
     if (Has("gqa_repeat_axis")) return h;
     if (Has("gqa_tiled")) return h % c_.Hkv;
@@ -204,12 +323,22 @@ class PlantedAttention {
     q_ = Project(Has("qk_swapped") || Has("qk_from_one_tensor") ? 1 : 0, c_.H);
     Grid k = Project(Has("kv_swapped") ? 2 : Has("qk_swapped") ? 0 : 1, c_.Hkv);
     Grid v = Project(Has("kv_swapped") ? 1 : Has("qk_from_one_tensor") ? 1 : 2, c_.Hkv);
+    const bool before = (c_.norm == PlantedCase::Norm::kBefore) != Has("qk_norm_after_rope");
+    if (c_.norm != PlantedCase::Norm::kNone && before) {
+      NormaliseHeads(&q_, 0);
+      NormaliseHeads(&k, 1);
+    }
     if (c_.rope && !Has("rope_missing")) {
       for (int times = 0; times < (Has("rope_twice") && c_.P == 0 ? 2 : 1); ++times) {
-        Rotate(&q_, Has("rope_sign") ? -1 : 1, Has("rope_output_not_reinterleaved"));
-        Rotate(&k, Has("rope_sign") || Has("rope_k_sign_only") ? -1 : 1);
+        Rotate(&q_, Has("rope_sign") ? -1 : 1, /*keys=*/false,
+               Has("rope_output_not_reinterleaved"));
+        Rotate(&k, Has("rope_sign") || Has("rope_k_sign_only") ? -1 : 1, /*keys=*/true);
       }
       if (Has("rope_on_v")) Rotate(&v, 1);
+    }
+    if (c_.norm != PlantedCase::Norm::kNone && !before) {
+      NormaliseHeads(&q_, 0);
+      NormaliseHeads(&k, 1);
     }
     const int64_t P = Has("cache_not_read") ? 0 : c_.P;
     // Rows that are read and that nobody wrote, between the cached ones and the new ones; negative
@@ -237,6 +366,12 @@ class PlantedAttention {
         }
       }
     }
+    if (Has("ring_wraps") || Has("ring_clamps")) {
+      WriteIntoRing(&keys);
+      WriteIntoRing(&values);
+      Attend(keys, values, P);
+      return;
+    }
     if (Has("cache_head_stride")) {
       JoinFlat(past_k_, k, &keys);
       JoinFlat(past_v_, v, &values);
@@ -246,6 +381,21 @@ class PlantedAttention {
       for (Grid* rows : {&keys, &values}) RepeatAlongTime(rows);
     }
     Attend(keys, values, S);
+  }
+
+  // P rows hold the past, oldest first; the chunk goes over the oldest, or over the newest.
+  void WriteIntoRing(Grid* rows) const {
+    Grid ring(c_.B, c_.Hkv, c_.P, c_.D);
+    for (int64_t b = 0; b < c_.B; ++b) {
+      for (int64_t h = 0; h < c_.Hkv; ++h) {
+        for (int64_t j = 0; j < c_.P + c_.T; ++j) {
+          const int64_t first = Has("ring_wraps") ? 0 : c_.P - c_.T;
+          const int64_t slot = j < c_.P ? j : first + j - c_.P;
+          for (int64_t d = 0; d < c_.D; ++d) ring.at(b, h, slot, d) = rows->at(b, h, j, d);
+        }
+      }
+    }
+    *rows = ring;
   }
 
   // All cached rows of a sequence, then all new ones, whatever the head.
@@ -282,9 +432,9 @@ class PlantedAttention {
             double score = 0;
             for (int64_t d = 0; d < D; ++d)
               score += q_.at(b, h, i, d) * keys.at(b, KvHead(h), j, d);
-            score = c_.round(score * Scale());
+            score = c_.round(score * Scale() + Bias(h, i, j));
             if (Has("odd_clipped_scores")) score = std::clamp(score, -0.5, 0.5);
-            const bool visible = Visible(i, j);
+            const bool visible = Visible(b, h, i, j);
             if (Has("softcap_after_mask")) {
               score = 5 * std::tanh((visible ? score : hidden) / 5);
             } else if (Has("mask_01_added")) {
@@ -315,7 +465,7 @@ class PlantedAttention {
         if (Has("odd_softmax_twice")) {
           for (int64_t i = 0; i < T; ++i) {
             for (int64_t j = 0; j < S; ++j) {
-              if (Visible(i, j)) scores_.at(b, h, i, j) = pattern_.at(b, h, i, j);
+              if (Visible(b, h, i, j)) scores_.at(b, h, i, j) = pattern_.at(b, h, i, j);
             }
           }
           Normalise(b, h, S, &pattern_);
@@ -328,7 +478,7 @@ class PlantedAttention {
           for (int64_t j = 0; j < S; ++j) {
             double weight = pattern_.at(b, h, i, j);
             if (Has("odd_last_row_uniform") && i + 1 == T) weight = 1 / double(S);
-            if (Has("mask_after_softmax") && !Visible(i, j)) weight = 0;
+            if (Has("mask_after_softmax") && !Visible(b, h, i, j)) weight = 0;
             if (Has("attention_transposed")) weight = pattern_.at(b, h, j, i);
             for (int64_t d = 0; d < D; ++d) {
               z.at(b, h, i, d) +=
@@ -362,6 +512,11 @@ class PlantedAttention {
       if (Has("odd_euclidean_sum")) sum = std::sqrt(sum);
       if (Has("softmax_plus_one_shift")) sum += 1;
       for (int64_t i = 0; i < n; ++i) entry(pattern, i) = c_.round(weight(i) / sum);
+      // Padding that sees no key answers 0, where nobody forgot it.
+      const bool empty = !c_.pads.empty() && std::isinf(maximum) && maximum < 0;
+      for (int64_t i = 0; i < n && empty && !Has("fully_masked_row_nan"); ++i) {
+        entry(pattern, i) = c_.empty_rows_are_means ? 1 / double(n) : 0;
+      }
     }
   }
 
@@ -476,7 +631,7 @@ class PlantedAttention {
   const std::function<double(double)> store_;
   uint32_t stream_ = 0;
   int64_t before_ = 0;  // keys before the first new one
-  Grid x_, weight_[4], bias_[4], past_k_, past_v_, q_, scores_, pattern_, y_;
+  Grid x_, weight_[4], bias_[4], gain_[2], past_k_, past_v_, q_, scores_, pattern_, y_;
 };
 
 // The same dump as other programs keep it.
@@ -578,6 +733,59 @@ inline TensorSet RandomCorrect(uint64_t seed) {
   for (const char* name : {"rope_pairing", "rope_first_position", "qkv_layout"}) {
     if (pick({0, 1}) == 1) set.settings.erase(name);
   }
+  return set;
+}
+
+// The same with what a context may add.
+inline TensorSet RandomCorrectInContext(uint64_t seed) {
+  uint64_t draw = 0;
+  const auto pick = [&](std::vector<int64_t> from) {
+    return from[RandomBelow({seed, 12, 0}, draw++, from.size())];
+  };
+  PlantedCase sizes{.seed = seed};
+  sizes.B = pick({1, 2, 3});
+  sizes.T = pick({3, 5, 8, 12});
+  sizes.P = pick({0, 0, 0, 4});
+  sizes.Hkv = pick({1, 2, 3});
+  sizes.H = sizes.Hkv * pick({1, 2, 3});
+  sizes.D = pick({4, 6, 8, 16});
+  sizes.C = pick({10, 18, 24, 32});
+  sizes.alibi = pick({0, 0, 1}) == 1;
+  sizes.rope = !sizes.alibi && pick({0, 1, 1}) == 1;
+  sizes.interleaved = pick({0, 1}) == 1;
+  sizes.rotary_dim = sizes.D;
+  sizes.window = pick({0, 0, 3});
+  for (int64_t b = 0; b < sizes.B; ++b) sizes.pads.push_back(pick({-2, 0, 1, 2}));
+  if (pick({0, 1, 1}) == 0) sizes.pads.clear();
+  sizes.empty_rows_are_means = pick({0, 1}) == 1;
+  if (sizes.P == 0 && sizes.pads.empty()) {
+    for (int64_t b = 0; b < sizes.B; ++b) {
+      sizes.documents.emplace_back();
+      const int64_t length = pick({2, 3, 20});
+      for (int64_t t = 0; t < sizes.T; ++t) sizes.documents[b].push_back(t / length);
+    }
+  }
+  sizes.states_positions = pick({0, 1}) == 1;
+  sizes.norm = static_cast<PlantedCase::Norm>(pick({0, 1, 2}));
+  sizes.norm_gain = pick({0, 1}) == 1;
+  sizes.norm_all_heads = sizes.norm_gain && pick({0, 1}) == 1;
+  const auto as_float = [](double x) { return double(static_cast<float>(x)); };
+  const auto as_bf16 = [](double x) { return double(Bf16ToFloat(DoubleToBf16(x))); };
+  const bool bf16 = pick({0, 1}) == 1;
+  if (pick({0, 1}) == 1) sizes.round = as_float;
+  std::set<std::string> results = {"y"};
+  for (const char* result : {"q_rot", "scores", "pattern"}) {
+    if (pick({0, 1}) == 1) results.insert(result);
+  }
+  const std::function<double(double)> store =
+      bf16 ? std::function<double(double)>(as_bf16) : as_float;
+  TensorSet set = PlantedAttention(sizes, {}, store).Dump(results);
+  // A norm without gains must be stated.
+  const bool told = sizes.norm_gain && pick({0, 1}) == 1;
+  for (const char* name : {"qk_norm", "norm_eps"}) {
+    if (told) set.settings.erase(name);
+  }
+  if (pick({0, 1}) == 1) set.settings.erase("rope_pairing");
   return set;
 }
 

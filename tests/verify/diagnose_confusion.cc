@@ -204,10 +204,10 @@ void PrintPairs(uint64_t count) {
 }
 
 // Correct implementations, and what those that are accused are accused of.
-void PrintCorrect(uint64_t count) {
+void PrintCorrect(const char* kind, TensorSet (*make)(uint64_t), uint64_t count) {
   std::map<std::string, int> answers;
   for (uint64_t seed = 1; seed <= count; ++seed) {
-    const auto diagnosis = DiagnoseAttention(RandomCorrect(seed).File(), "right", {});
+    const auto diagnosis = DiagnoseAttention(make(seed).File(), "right", {});
     std::string answer = diagnosis ? std::string(NameOf(diagnosis->verdict)) : "refused";
     if (diagnosis && diagnosis->verdict != DiagnosisVerdict::kCorrect) {
       answer += fmt::format(" (seed {})", seed);
@@ -218,7 +218,7 @@ void PrintCorrect(uint64_t count) {
     ++answers[answer];
   }
   for (const auto& [answer, times] : answers) {
-    fmt::print("of {} correct ones: {} {}\n", count, times, answer);
+    fmt::print("of {} correct {}: {} {}\n", count, kind, times, answer);
   }
 }
 
@@ -232,5 +232,7 @@ int main(int argc, char** argv) {
   const uint64_t seeds = number(1, 3);
   heed::PrintSingles(seeds);
   heed::PrintPairs(20 * seeds);
-  heed::PrintCorrect(number(2, 10000));
+  heed::PrintCorrect("ones", heed::RandomCorrect, number(2, 10000));
+  heed::PrintCorrect("ones with padding, documents, slopes or norms", heed::RandomCorrectInContext,
+                     number(2, 10000));
 }

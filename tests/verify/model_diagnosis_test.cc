@@ -16,6 +16,29 @@
 namespace heed {
 namespace {
 
+// The last n positions of tokens [B, T], by `later` behind a cache that `model` filled.
+std::vector<double> DecodedBy(const Gpt& model, const Gpt& later,
+                              const std::vector<int32_t>& tokens, int64_t B, int64_t n) {
+  const int64_t V = model.config().vocab_size, T = int64_t(tokens.size()) / B;
+  auto cache = *KvCache::Create(model.config(), B, T);
+  std::vector<float> logits(B * T * V);
+  int64_t at = 0;
+  for (const int64_t size : {T - n, n}) {
+    const Gpt& now = at == 0 ? model : later;
+    auto activations = *Activations::Create(now, B, T, /*training=*/false);
+    std::vector<int32_t> piece;
+    for (int64_t b = 0; b < B; ++b) {
+      piece.insert(piece.end(), &tokens[b * T + at], &tokens[b * T + at] + size);
+    }
+    Pass pass = now.NewPass(B, size);
+    const std::vector<KeyValueCache> layers = cache->Extend(0, B, size, &pass.offsets);
+    const float* x = now.Forward(pass, piece.data(), activations.get(), layers);
+    now.Logits(pass, x, B * size, activations.get(), logits.data());
+    at += size;
+  }
+  return {logits.begin(), logits.begin() + B * n * V};
+}
+
 // A golden model's folder, and the same model run with something wrong in it.
 class GoldenDump {
  public:
@@ -51,25 +74,8 @@ class GoldenDump {
     return {logits.begin(), logits.end()};
   }
 
-  // The last n positions behind a cache.
   std::vector<double> Decoded(const Gpt& model, int64_t n) const {
-    const int64_t V = model.config().vocab_size;
-    auto cache = *KvCache::Create(model.config(), B_, T_);
-    auto activations = *Activations::Create(model, B_, T_, /*training=*/false);
-    std::vector<float> logits(B_ * T_ * V);
-    int64_t at = 0;
-    for (const int64_t size : {T_ - n, n}) {
-      std::vector<int32_t> piece;
-      for (int64_t b = 0; b < B_; ++b) {
-        piece.insert(piece.end(), &tokens_[b * T_ + at], &tokens_[b * T_ + at] + size);
-      }
-      Pass pass = model.NewPass(B_, size);
-      const std::vector<KeyValueCache> layers = cache->Extend(0, B_, size, &pass.offsets);
-      const float* x = model.Forward(pass, piece.data(), activations.get(), layers);
-      model.Logits(pass, x, B_ * size, activations.get(), logits.data());
-      at += size;
-    }
-    return {logits.begin(), logits.begin() + B_ * n * V};
+    return DecodedBy(model, model, tokens_, B_, n);
   }
 
   TensorSet Set(const std::vector<double>& logits, DType dtype = DType::kF32) const {
@@ -524,6 +530,137 @@ TEST(ModelDiagnosisTest, TapsTellWhereItShows) {
   EXPECT_EQ(diagnosis->first_difference->tensor, "blocks.0.hook_resid_pre");
   set["blocks.0.hook_resid_pre"].shape = {dump.B() * dump.T(), C};
   EXPECT_THAT(Finding(dump.Diagnose(set)), testing::HasSubstr("blocks.0.hook_resid_pre"));
+}
+
+// Rows of a dump with other amounts of padding, on one side; logits of the rows alone.
+class PaddedDump {
+ public:
+  PaddedDump(const GoldenDump& dump, bool left) : dump_(dump), left_(left) {
+    set_ = dump.Set(dump.Expected());
+    Array mask{{dump.B(), dump.T()}, {}, DType::kI64};
+    for (int64_t b = 0; b < dump.B(); ++b) {
+      for (int64_t t = 0; t < dump.T(); ++t) mask.values.push_back(IsToken(b, t) ? 1 : 0);
+    }
+    set_["attention_mask"] = mask;
+    Fill([&](int64_t b) { return FullLogits(dump.model(), TokensOf(b), 1); }, First());
+  }
+
+  TensorSet& set() { return set_; }
+  std::string Finding() const { return heed::Finding(dump_.Diagnose(set_)); }
+  int64_t Pads(int64_t b) const { return 2 + b; }
+  int64_t Count(int64_t b) const { return dump_.T() - Pads(b); }
+  int64_t FirstOf(int64_t b) const { return left_ ? Pads(b) : 0; }
+  bool IsToken(int64_t b, int64_t t) const { return t >= FirstOf(b) && t < FirstOf(b) + Count(b); }
+  // From the first token to the last, or with the padding before it.
+  std::vector<int32_t> TokensOf(int64_t b, bool with_pads = false) const {
+    const auto row = set_.tensors.at("tokens").values.begin() + b * dump_.T();
+    return {row + (with_pads ? 0 : FirstOf(b)), row + FirstOf(b) + Count(b)};
+  }
+  // Logits [n, V] of each row, put from position `at(b)` on; everything else is noise.
+  template <class LogitsOf, class At>
+  void Fill(const LogitsOf& logits_of, const At& at) {
+    Array& logits = set_["logits"];
+    const int64_t V = dump_.model().config().vocab_size;
+    for (size_t i = 0; i < logits.values.size(); ++i) logits.values[i] = std::sin(double(i));
+    for (int64_t b = 0; b < dump_.B(); ++b) {
+      const std::vector<float> row = logits_of(b);
+      std::copy(row.begin(), row.end(), logits.values.begin() + (b * dump_.T() + at(b)) * V);
+    }
+  }
+  std::function<int64_t(int64_t)> First() const {
+    return [this](int64_t b) { return FirstOf(b); };
+  }
+
+ private:
+  const GoldenDump& dump_;
+  const bool left_;
+  TensorSet set_;
+};
+
+TEST(ModelDiagnosisTest, PaddingOnEitherSideIsRightWhereItDoesNotShow) {
+  for (const char* name : {"gpt2-learned", "gpt2-rope-gqa", "llama-gqa"}) {
+    const GoldenDump dump(name);
+    for (const bool left : {true, false}) {
+      EXPECT_EQ(PaddedDump(dump, left).Finding(), "correct") << name << left;
+    }
+  }
+}
+
+TEST(ModelDiagnosisTest, PaddingThatTakesPartIsNamed) {
+  for (const char* name : {"gpt2-rope-gqa", "llama-gqa"}) {
+    const GoldenDump dump(name);
+    PaddedDump padded(dump, /*left=*/true);
+    padded.Fill([&](int64_t b) { return FullLogits(dump.model(), padded.TokensOf(b, true), 1); },
+                [](int64_t) { return 0; });
+    EXPECT_EQ(padded.Finding(), "padding_not_masked") << name;
+  }
+}
+
+TEST(ModelDiagnosisTest, FaultsBesidePaddingAreNamed) {
+  const GoldenDump dump("llama-gqa");
+  for (const char* fault : {"gqa_tiled", "rope_pairing", "mask_missing"}) {
+    const Kernels kernels = *PlantedKernels(fault, SimdKernels());
+    const auto other = dump.Other(kernels, dump.model().config());
+    PaddedDump padded(dump, /*left=*/true);
+    padded.Fill([&](int64_t b) { return FullLogits(*other, padded.TokensOf(b), 1); },
+                padded.First());
+    EXPECT_EQ(padded.Finding(), fault);
+  }
+}
+
+// The last positions again, whose table rows are counted from the padding behind the cache alone.
+TEST(ModelDiagnosisTest, DecodingBesidePaddingIsJudged) {
+  const GoldenDump dump("gpt2-learned");
+  const int64_t V = dump.model().config().vocab_size, C = dump.model().config().n_embd;
+  constexpr int64_t kNew = 3;
+  for (const bool left : {true, false}) {
+    for (const bool from_pad : {false, true}) {
+      if (from_pad && !left) continue;
+      PaddedDump padded(dump, left);
+      Array decoded{{dump.B(), kNew, V}, {}, DType::kF32};
+      for (int64_t b = 0; b < dump.B(); ++b) {
+        const int64_t shift = from_pad ? padded.Pads(b) : 0;
+        const auto later = dump.Other(SimdKernels(), dump.model().config(), [&](ParameterSet* p) {
+          Parameter* wpe = p->Find("wpe.weight");
+          std::copy(wpe->data + shift * C, wpe->data + wpe->elements, wpe->data);
+        });
+        const std::vector<double> row =
+            DecodedBy(dump.model(), *later, padded.TokensOf(b), 1, kNew);
+        decoded.values.insert(decoded.values.end(), row.begin(), row.end());
+      }
+      padded.set()["decode_logits"] = decoded;
+      EXPECT_EQ(padded.Finding(), from_pad ? "left_pad_positions" : "correct") << left;
+    }
+  }
+}
+
+// Embeddings under the name of either library, with noise at padding.
+TEST(ModelDiagnosisTest, TapsBesidePaddingAreComparedAtTokens) {
+  const GoldenDump dump("llama-gqa");
+  const int64_t C = dump.model().config().n_embd;
+  const float* embedding = dump.parameters().Find("model.embed_tokens.weight")->data;
+  for (const char* name : {"hidden_states.0", "blocks.0.hook_resid_pre"}) {
+    for (const bool left : {true, false}) {
+      PaddedDump padded(dump, left);
+      Array tap{{dump.B(), dump.T(), C}, {}, DType::kF32};
+      for (int64_t r = 0; r < dump.B() * dump.T(); ++r) {
+        const auto token = static_cast<int64_t>(padded.set()["tokens"].values[r]);
+        const bool counts = padded.IsToken(r / dump.T(), r % dump.T());
+        for (int64_t c = 0; c < C; ++c) {
+          tap.values.push_back(counts ? double(embedding[token * C + c]) : std::sin(double(r + c)));
+        }
+      }
+      padded.set()[name] = tap;
+      EXPECT_EQ(padded.Finding(), "correct") << name << left;
+      const int64_t at = (padded.FirstOf(0) + 1) * C;
+      padded.set()[name].values[at] += 1;
+      const auto diagnosis = dump.Diagnose(padded.set());
+      ASSERT_TRUE(diagnosis && diagnosis->first_difference);
+      EXPECT_EQ(diagnosis->first_difference->tensor, name);
+      EXPECT_EQ(diagnosis->first_difference->index,
+                (std::vector<int64_t>{0, padded.FirstOf(0) + 1, 0}));
+    }
+  }
 }
 
 TEST(ModelDiagnosisTest, BadDumpsAreRefused) {

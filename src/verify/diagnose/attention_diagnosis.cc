@@ -34,7 +34,7 @@ class Diagnostician {
       }
     }
     const std::vector<AttentionDropout>& dropouts = search_.dropouts();
-    diagnosis_ = Conclude(dropouts.empty() ? Explanations() : OfDropout(), floor);
+    diagnosis_ = Conclude(dropouts.empty() ? Explanations(floor.arithmetic) : OfDropout(), floor);
     diagnosis_.reference_residual = kInfinity;
     for (const AttentionHypothesis& h : tried_) {
       if (!h.faults.empty()) continue;
@@ -74,12 +74,15 @@ class Diagnostician {
   }
 
   // One for each set of faults, with the best of its variants.
-  std::vector<Explanation> Explanations() {
+  std::vector<Explanation> Explanations(double floor) {
     std::vector<Replayed> all;
     for (const AttentionHypothesis& h : tried_) {
       all.push_back({&h, search_.RoundedResidualOf(h.recipe)});
     }
-    const bool bits = std::ranges::any_of(all, &Replayed::HasTheirBits);
+    // The bits of some of theirs prove nothing where another of them is missed.
+    const bool bits = std::ranges::any_of(all, [floor](const Replayed& each) {
+      return each.HasTheirBits() && each.hypothesis->residual <= floor;
+    });
     std::vector<Explanation> explanations;
     for (const Replayed& each : all) {
       const AttentionHypothesis& h = *each.hypothesis;
@@ -226,6 +229,21 @@ class Diagnostician {
     return true;
   }
 
+  bool HasRotated() const {
+    return std::ranges::any_of(dump_.theirs, [](const TheirTensor& t) {
+      return t.stage == Stage::kQRot || t.stage == Stage::kKRot;
+    });
+  }
+
+  bool SameWith(const Change& change) {
+    AttentionRecipe recipe = right_;
+    change(&recipe);
+    return std::ranges::all_of(dump_.theirs, [&](const TheirTensor& tensor) {
+      return Residual(*search_.replay().Tensor(recipe, tensor.stage),
+                      *search_.replay().Tensor(right_, tensor.stage)) < 1e-12;
+    });
+  }
+
   // Faults that leave these tensors as they are.
   void SayWhatIsHidden() {
     const AttentionFacts& facts = search_.conventions()[chosen_->convention].facts;
@@ -236,6 +254,16 @@ class Diagnostician {
           "whether the key bias was added cannot be seen: it cancels in softmax without RoPE; "
           "hand over k");
       diagnosis_.ask_for = {"k"};
+    }
+    if (facts.padded && SameWith([](AttentionRecipe* r) { r->mask.pads = PadChoice::kSeen; })) {
+      diagnosis_.seen.emplace_back(
+          "whether padding is hidden cannot be seen: it lies behind the tokens, where no token "
+          "looks; pad on the left");
+    }
+    if (facts.packed && facts.rotary > 0 && !HasRotated()) {
+      diagnosis_.seen.emplace_back(
+          "whether positions restart with each document cannot be seen in y under RoPE; hand over "
+          "q_rot and position_ids");
     }
     if (facts.window > 0 && facts.S <= facts.window) {
       diagnosis_.seen.emplace_back(

@@ -469,7 +469,7 @@ std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const Atten
     const double gain = DropAlike(pattern->values, &ours);
     const double residual = Residual(pattern->values, ours);
     if (gain < least || residual > floor) return std::nullopt;
-    AttentionReplay with_theirs(dump.attention);
+    AttentionReplay with_theirs(dump.attention, dump.context);
     with_theirs.AssumePattern(recipe, std::move(ours));
     const double behind = Residual(last.values, *with_theirs.Tensor(recipe, last.stage));
     if (behind > floor) return std::nullopt;

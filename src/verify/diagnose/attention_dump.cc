@@ -83,7 +83,16 @@ class ResultReader {
       HEED_TRY(y->shape == q ? TakeAs("y", Stage::kZ, "", q)
                              : TakeAs("y", Stage::kMerged, "[B, T, n_head*head_dim]", merged));
     }
-    if (theirs_.empty()) HEED_TRY(RequireEntry(file_.tensors(), "y", where_).map([](auto) {}));
+    if (theirs_.empty()) {
+      const std::vector<std::string> inputs = InputNames(a);
+      std::vector<TensorEntry> others = file_.tensors();
+      std::erase_if(others, [&](const TensorEntry& entry) {
+        return std::ranges::count(inputs, entry.name) > 0;
+      });
+      const std::vector<int64_t> shape = {a.B, a.T, projected ? a.proj.out : H * D};
+      HEED_TRY(RequireEntry(others, "y", where_, "the layer's answer, " + ShapeText(shape))
+                   .map([](auto) {}));
+    }
     return std::move(theirs_);
   }
 
@@ -148,9 +157,13 @@ Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::strin
   // A rotation that was not stated may be tried, of the whole head.
   AttentionSettings& settings = dump.attention.settings;
   if (settings.rotary_dim == 0) settings.rotary_dim = settings.head_dim / 2 * 2;
+  HEED_ASSIGN(dump.context, ReadAttentionContext(file, where, given, dump.attention));
   HEED_ASSIGN(std::vector<DType> types, CheckInputs(file, where, dump.attention));
   HEED_ASSIGN(dump.theirs, ReadAttentionResults(file, where, dump.attention));
-  for (const TheirTensor& tensor : dump.theirs) types.push_back(tensor.stored);
+  for (TheirTensor& tensor : dump.theirs) {
+    BlankPadding(dump.attention, dump.context, tensor.stage, &tensor.values);
+    types.push_back(tensor.stored);
+  }
   dump.output = dump.theirs.back().dtype;
   types.push_back(dump.output);
   dump.coarsest = CoarsestOf(types);

@@ -24,6 +24,7 @@ struct TheirTensor {
 
 struct AttentionDump {
   AttentionCase attention;
+  AttentionContext context;
   std::vector<TheirTensor> theirs;  // in the order of the computation, at least one
   std::set<std::string> stated;     // names of settings
   bool linear_stated = false;       // weights are [out, in], also where they are square
@@ -35,9 +36,10 @@ struct AttentionDump {
 // Reads a case as ReadAttentionCase does (weights of either layout), y and any of q k v q_rot k_rot
 // scores pattern z merged. Without a projection y is [B, T, H·D] or [B, H, T, D]. A single sequence
 // may lack the axis B. Scores below -1e8 count as -inf. The setting `dropout` says that the layer
-// ran as in training.
-// Errors (kFormat, kRequest): ReadAttentionCase's; a dropout outside [0, 1); no result at all; a
-// result of another shape; an input that is not finite.
+// ran as in training. What ReadAttentionContext knows is read as well, and rows of padding become 0
+// (see BlankPadding).
+// Errors (kFormat, kRequest): those of both; a dropout outside [0, 1); no result at all; a result
+// of another shape; an input that is not finite.
 Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::string& where,
                                         const SettingTexts& given);
 

@@ -26,7 +26,8 @@ Variants MaskShaped(MaskShape shape) {
 }
 
 // A mask that leaves a row without keys, with everything that can become of such a row.
-Variants MaskWithEmptyRow(MaskShape shape) {
+template <class Set>
+Variants WithEmptyRow(Set set) {
   Variants variants;
   const std::pair<EmptyRow, const char*> kinds[] = {
       {EmptyRow::kNan, "the row without keys is NaN"},
@@ -35,11 +36,37 @@ Variants MaskWithEmptyRow(MaskShape shape) {
       {EmptyRow::kUnmasked, "the row without keys sees all of them"}};
   for (const auto& [empty, detail] : kinds) {
     variants.push_back(One(
-        [shape, empty = empty](Recipe* r) {
-          r->mask.shape = shape;
+        [set, empty = empty](Recipe* r) {
+          set(r);
           r->mask.empty = empty;
         },
         detail));
+  }
+  return variants;
+}
+
+Variants MaskWithEmptyRow(MaskShape shape) {
+  return WithEmptyRow([shape](Recipe* r) { r->mask.shape = shape; });
+}
+
+Variants Joined(Variants a, const Variants& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Once padding is seen, its positions count.
+Variants WherePaddingStands(const AttentionFacts& f, Variants variants) {
+  if (f.rotary == 0 || f.positions_given) return variants;
+  const size_t count = variants.size();
+  for (const PositionBase base : {PositionBase::kTokens, PositionBase::kTokensPadsOne}) {
+    for (size_t i = 0; i < count; ++i) {
+      variants.push_back(One(
+          [change = variants[i].change, base](Recipe* r) {
+            change(r);
+            r->rotate.base = base;
+          },
+          variants[i].detail));
+    }
   }
   return variants;
 }
@@ -49,7 +76,13 @@ Variants MaskTransposed(const AttentionFacts& f) {
   return f.P > 0 ? Variants() : MaskShaped(MaskShape::kUpper);
 }
 Variants MaskShifted(const AttentionFacts&) { return MaskShaped(MaskShape::kOneMore); }
-Variants MaskPolarity(const AttentionFacts&) { return MaskWithEmptyRow(MaskShape::kStrictlyUpper); }
+Variants MaskPolarity(const AttentionFacts& f) {
+  Variants variants = MaskWithEmptyRow(MaskShape::kStrictlyUpper);
+  if (!f.padded) return variants;
+  return Joined(
+      variants,
+      WherePaddingStands(f, WithEmptyRow([](Recipe* r) { r->mask.pads = PadChoice::kReversed; })));
+}
 Variants MaskNoDiagonal(const AttentionFacts&) { return MaskWithEmptyRow(MaskShape::kNoDiagonal); }
 Variants AlignTopLeft(const AttentionFacts& f) {
   return f.P == 0 ? Variants() : MaskShaped(MaskShape::kTopLeft);
@@ -61,8 +94,13 @@ Variants Hidden(HiddenAs how) {
 
 Variants MaskAfterSoftmax(const AttentionFacts&) { return Hidden(HiddenAs::kZeroedAfter); }
 
-Variants MaskAdded(const AttentionFacts&) {
+Variants MaskAdded(const AttentionFacts& f) {
   Variants variants = Hidden(HiddenAs::kVisibleRaised);
+  if (f.padded) {
+    variants = Joined(
+        variants, WherePaddingStands(f, {One([](Recipe* r) { r->mask.pads = PadChoice::kRaised; },
+                                             "attention_mask is added as it is")}));
+  }
   variants.push_back(One([](Recipe* r) { r->mask.hidden = HiddenAs::kHiddenRaised; },
                          "1 stands where a key is to be hidden"));
   variants.push_back(One([](Recipe* r) { r->mask.hidden = HiddenAs::kRaisedUnscaled; },
@@ -151,6 +189,99 @@ Fits WindowValue(const AttentionFacts& f) {
 Variants WindowSign(const AttentionFacts& f) {
   if (f.window == 0) return {};
   return {One([](Recipe* r) { r->mask.window = 0; })};
+}
+
+// ------------------------------------------------------------------ padding and packing
+
+Variants PaddingNotMasked(const AttentionFacts& f) {
+  if (!f.padded) return {};
+  return WherePaddingStands(f, {One([](Recipe* r) { r->mask.pads = PadChoice::kSeen; })});
+}
+
+Variants MaskFoldOrder(const AttentionFacts& f) {
+  if (!f.padded || !f.rows_differ || f.H == 1) return {};
+  Variants variants;
+  for (const MaskRow row : {MaskRow::kHeadsLead, MaskRow::kBatchLeads}) {
+    variants.push_back(One([row](Recipe* r) { r->mask.row = row; }));
+    variants.push_back(One(
+        [row](Recipe* r) {
+          r->mask.row = row;
+          r->mask.empty = EmptyRow::kNan;
+        },
+        "rows without keys are NaN"));
+  }
+  return variants;
+}
+
+Variants FullyMaskedNan(const AttentionFacts& f) {
+  if (!f.padded) return {};
+  return {One([](Recipe* r) { r->mask.empty = EmptyRow::kNan; })};
+}
+
+Variants CountedByIndex(bool shows) {
+  if (!shows) return {};
+  return {One([](Recipe* r) { r->rotate.base = PositionBase::kIndex; })};
+}
+Variants LeftPadPositions(const AttentionFacts& f) {
+  return CountedByIndex(f.rotary > 0 && f.padded && !f.packed && f.positions_given);
+}
+Variants PackingNotReset(const AttentionFacts& f) {
+  return CountedByIndex(f.rotary > 0 && f.packed && f.positions_given);
+}
+
+Variants PackingNotIsolated(const AttentionFacts& f) {
+  if (!f.packed) return {};
+  Variants variants = {One([](Recipe* r) { r->mask.documents = false; })};
+  if (f.rows_differ) {
+    variants.push_back(One([](Recipe* r) { r->mask.row = MaskRow::kFirst; },
+                           "every row is cut where the first is"));
+  }
+  return variants;
+}
+
+// ------------------------------------------------------------------ ALiBi and norms of q and k
+
+Variants Sloped(const AttentionFacts& f, AlibiChoice choice) {
+  if (f.alibi == AlibiChoice::kNone) return {};
+  return {One([choice](Recipe* r) { r->score.alibi = choice; })};
+}
+Variants AlibiMissing(const AttentionFacts& f) { return Sloped(f, AlibiChoice::kNone); }
+Variants AlibiFromZero(const AttentionFacts& f) { return Sloped(f, AlibiChoice::kFromZero); }
+Variants AlibiOneSeries(const AttentionFacts& f) {
+  return (f.H & (f.H - 1)) == 0 ? Variants() : Sloped(f, AlibiChoice::kOneSeries);
+}
+Variants AlibiSign(const AttentionFacts& f) { return Sloped(f, AlibiChoice::kBackwards); }
+Variants AlibiScaled(const AttentionFacts& f) {
+  if (f.alibi == AlibiChoice::kNone) return {};
+  return {One([](Recipe* r) { r->score.alibi_scaled = true; })};
+}
+
+Variants HeadNorm(const AttentionFacts& f, std::vector<std::pair<Change, const char*>> changes) {
+  if (f.norm.place == NormPlace::kNone) return {};
+  Variants variants;
+  for (auto& [change, detail] : changes) variants.push_back({std::move(change), detail});
+  return variants;
+}
+Variants HeadNormMissing(const AttentionFacts& f) {
+  return HeadNorm(f, {{[](Recipe* r) { r->norm.place = NormPlace::kNone; }, "of q and k"},
+                      {[](Recipe* r) { r->norm.q = false; }, "of q"},
+                      {[](Recipe* r) { r->norm.k = false; }, "of k"}});
+}
+Variants HeadNormAfterRope(const AttentionFacts& f) {
+  if (!f.norm_stated || f.rotary == 0) return {};
+  const bool before = f.norm.place == NormPlace::kBeforeRotation;
+  const NormPlace other = before ? NormPlace::kAfterRotation : NormPlace::kBeforeRotation;
+  return HeadNorm(f, {{[other](Recipe* r) { r->norm.place = other; },
+                       before ? "" : "the norm stands before the rotation"}});
+}
+Variants HeadNormAxis(const AttentionFacts& f) {
+  if (f.H == 1) return {};
+  return HeadNorm(f, {{[](Recipe* r) { r->norm.all_heads = !r->norm.all_heads; },
+                       f.norm.all_heads ? "each head by itself" : "all heads together"}});
+}
+Variants HeadNormGain(const AttentionFacts& f) {
+  if (!f.gains) return {};
+  return HeadNorm(f, {{[](Recipe* r) { r->norm.gain = false; }, ""}});
 }
 
 // ------------------------------------------------------------------ scores and softmax
@@ -472,11 +603,6 @@ Variants Senses(const AttentionFacts& f, double q, double k, std::string detail 
       std::move(detail))};
 }
 
-Variants Joined(Variants a, Variants b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Variants RopeMissing(const AttentionFacts& f) {
   return Joined(Senses(f, 0, 0, "of q and k"),
                 Joined(Senses(f, 0, 1, "of q"), Senses(f, 1, 0, "of k")));
@@ -561,6 +687,25 @@ Variants PositionUpper(const AttentionFacts& f) { return Positions(f, PositionCh
 Variants KeptRows(const AttentionFacts& f) {
   return f.first == 0 ? Variants() : Positions(f, PositionChoice::kKeptRows);
 }
+// Behind a cache, the chunk is a piece of its own; else the keys came in pieces of one length, or
+// in two.
+Variants FragmentsJoined(const AttentionFacts& f) {
+  if (f.rotary == 0) return {};
+  const auto pieces = [](int64_t rows) {
+    return One([rows](Recipe* r) { r->rotate.key_piece = rows; },
+               fmt::format("pieces of {} keys", rows));
+  };
+  if (f.P > 0) return {pieces(f.T)};
+  constexpr int64_t kLongest = 32;
+  Variants variants;
+  for (int64_t rows = 2; rows < std::min(f.T, kLongest); ++rows) {
+    variants.push_back(pieces(rows));
+    if (2 * rows >= f.T) continue;
+    variants.push_back(One([rows](Recipe* r) { r->rotate.first_piece = rows; },
+                           fmt::format("a piece of {} keys and the others", rows)));
+  }
+  return variants;
+}
 Variants RopeTwice(const AttentionFacts& f) {
   if (f.P == 0) return Senses(f, 2, 2);
   return Turned(f, [](Recipe* r) { r->cache.cache = CacheChoice::kTurnedAgain; });
@@ -592,6 +737,20 @@ Variants CacheHole(const AttentionFacts& f) {
         variants[i].detail));
   }
   return variants;
+}
+// A ring as long as the window, or as the cache.
+Variants RingOverwritten(const AttentionFacts& f) {
+  const int64_t capacity = f.window > 0 && f.window <= f.P ? f.window : f.P;
+  if (f.T >= capacity) return {};
+  std::vector<std::pair<CacheChoice, const char*>> choices = {
+      {CacheChoice::kRingClamped, "the chunk is written over the newest rows"}};
+  // A single token in place of the oldest leaves all that its query may see.
+  if (f.T > 1) {
+    choices.emplace_back(CacheChoice::kRingBySlot, "keys are taken in the order of their slots");
+    choices.emplace_back(CacheChoice::kRingEarly,
+                         "the chunk's last tokens are written over keys of its first queries");
+  }
+  return Cached(f, std::move(choices));
 }
 Variants PrefixMisaligned(const AttentionFacts& f) {
   Variants variants;
@@ -675,6 +834,17 @@ const AttentionFault kFaults[] = {
       "k = torch.cat([past_k, k], dim=2)  # along time", "row = cache + (h * capacity + t) * D;",
       "give every head a constant: one head's rows are found in another"},
      CacheStride},
+    {{"ring_cache_overwrite", "writing into a full ring loses keys or their order",
+      "attend before a key is overwritten, and mask by position, not by slot",
+      "slots = (past_len + torch.arange(T)) % window; visible = key_pos[None] <= pos[:, None]",
+      "slot = position % window; visible = key_position[slot] <= position;",
+      "equal until the ring is full; the same suffix from another slot must answer the same"},
+     RingOverwritten},
+    {{"rope_fragments_joined", "pieces of keys are joined that were turned from position 0 each",
+      "turn every piece to its place in the whole",
+      "k = torch.cat([rope(piece, start + torch.arange(n)) for start, n, piece in pieces], dim=2)",
+      "rotate(piece, start + t);", "keys of the first piece are equal, those behind it are not"},
+     FragmentsJoined},
     {{"beam_cache_not_reordered", "the cache belongs to other rows of the batch",
       "reorder the cache with the beams", "past_k = past_k.index_select(0, beam_idx)",
       "cache = gather(cache, beam);", "swap two beams by force: outputs must follow"},
@@ -724,6 +894,64 @@ const AttentionFault kFaults[] = {
       "score = visible ? score : -INFINITY;",
       "the last row is equal; every hidden weight is 1/e of what an allowed one would get"},
      MaskAdded},
+    {{"padding_not_masked", "keys of padding take part", "hide keys where attention_mask is 0",
+      "scores = scores.masked_fill(attention_mask[:, None, None, :] == 0, float('-inf'))",
+      "if (attention_mask[b * S + j] == 0) continue;",
+      "a row's result changes with the amount of padding; behind the tokens, padding hides"},
+     PaddingNotMasked},
+    {{"mask_fold_order", "a batch row is given another one's padding",
+      "repeat the mask in the order in which heads are folded",
+      "mask = attention_mask[:, None, None, :]  # broadcast over heads, no repeat",
+      "const int64_t* mask = attention_mask + b * S;",
+      "needs two rows of different padding; with one padding for all it is right"},
+     MaskFoldOrder},
+    {{"fully_masked_row_nan", "a row of padding that sees no key is 0/0", "answer 0 for such a row",
+      "att = att.nan_to_num(0)  # or let rows of padding see themselves",
+      "if (sum == 0) continue;  // z stays 0",
+      "only rows without a key are NaN; in the next layer they spread"},
+     FullyMaskedNan},
+    {{"left_pad_positions", "positions are counted from the padding",
+      "count from the first token of each row",
+      "position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)",
+      "position = t - first_token[b];",
+      "the longest row is equal; with RoPE and no cache the output is, and q_rot is not"},
+     LeftPadPositions},
+    {{"packing_not_isolated", "tokens of another document are seen", "hide keys of other documents",
+      "visible &= document_ids[:, None, :, None] == document_ids[:, None, None, :]",
+      "if (document[i] != document[j]) continue;",
+      "change document 1: rows of document 2 must not move"},
+     PackingNotIsolated},
+    {{"packing_positions_not_reset", "positions run on from one document to the next",
+      "begin each document at position 0",
+      "position_ids = torch.cat([torch.arange(n) for n in lengths])",
+      "position = t - document_start[t];",
+      "with RoPE the output is equal, and q_rot is not; learned positions differ"},
+     PackingNotReset},
+    {{"alibi_slope_exponent", "slopes begin at 2^0: the exponent is off by one",
+      "begin at 2^(-8/H)", "slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)",
+      "slope = std::exp2(-8.0 * (h + 1) / H);", "head h has the slope of head h-1"},
+     AlibiFromZero},
+    {{"alibi_non_power_of_two", "one geometric series, though the heads are no power of two",
+      "take the series of the power of two below, then every other slope of the one above",
+      "n = 2 ** int(math.log2(H)); slopes = series(n) + series(2 * n)[0::2][:H - n]",
+      "slope = h < n ? std::exp2(-8.0 * (h + 1) / n) : std::exp2(-4.0 * (2 * (h - n) + 1) / n);",
+      "right for 8 heads, wrong for 12"},
+     AlibiOneSeries},
+    {{"alibi_missing", "scores have no slope", "add the slope times the distance",
+      "scores = scores - slopes[:, None, None] * (i[:, None] - j)",
+      "score -= slope[h] * (past + i - j);",
+      "permute the tokens before the last: without slopes its row does not move"},
+     AlibiMissing},
+    {{"alibi_sign", "distant keys are raised, not lowered", "subtract the slope times the distance",
+      "scores = scores - slopes[:, None, None] * (i[:, None] - j)",
+      "score -= slope[h] * (past + i - j);", "weights grow with the distance"},
+     AlibiSign},
+    {{"alibi_scaled", "the slope is added before the products are scaled",
+      "scale the products, then add the slope",
+      "scores = q @ k.transpose(-2, -1) / math.sqrt(head_dim) + bias",
+      "score = dot(q, k, D) / std::sqrt(double(D)) - slope[h] * (past + i - j);",
+      "slopes fitted to the scores are too small by sqrt(head_dim)"},
+     AlibiScaled},
     {{"scale_zero", "the products are multiplied by 0: a default was taken literally",
       "derive the scale when none is given", "scale = scale or 1 / math.sqrt(head_dim)",
       "if (scale == 0) scale = 1 / std::sqrt(double(D));", "the output is the prefix mean of v"},
@@ -904,6 +1132,24 @@ const AttentionFault kFaults[] = {
       "row = (device * 3 + part) * share + r;",
       "replay for every number of devices that divides the heads"},
      QkvShards},
+    {{"qk_norm_missing", "q, k or both are not normalised", "normalise both, head by head",
+      "q, k = self.q_norm(q), self.k_norm(k)", "normalise(q, D); normalise(k, D);",
+      "make q ten times as large: the output must not move"},
+     HeadNormMissing},
+    {{"qk_norm_after_rope", "q and k are normalised on the other side of the rotation",
+      "keep the order that the gains were trained in", "q = rope(self.q_norm(q), pos)",
+      "normalise(q, D); rotate(q, position);",
+      "equal without gains and at position 0; with gains different from row 1 on"},
+     HeadNormAfterRope},
+    {{"qk_norm_axis", "the norm runs over all heads together where it should over each, or reverse",
+      "normalise what the gain's width says",
+      "q = self.q_norm(q.view(B, T, H, D))  # a gain of [H*D]: before the view",
+      "normalise(q + h * D, D);", "make head 1 ten times as large: does head 0 move?"},
+     HeadNormAxis},
+    {{"qk_norm_gain_missing", "the norm of q and k is not multiplied by its gain", "apply the gain",
+      "q = F.rms_norm(q, (D,), self.q_norm.weight, eps)", "q[d] *= rstd * gain[d];",
+      "heads have length sqrt(D), all of them"},
+     HeadNormGain},
     {{"bias_missing", "a projection's bias is left out", "load and add the bias",
       "nn.Linear(C, H * D, bias=True)", "y[j] = bias[j] + dot(x, w + j * C, C);",
       "with x = 0 the projection answers its bias; a key bias shows with RoPE alone"},

@@ -29,6 +29,13 @@ struct AttentionFacts {
   bool pairing_stated = false;
   bool half = false;               // something was computed in float16
   uint8_t biases = 0, square = 0;  // Projections
+  bool padded = false, packed = false;
+  bool rows_differ = false;  // in padding or documents
+  bool positions_given = false;
+  AlibiChoice alibi = AlibiChoice::kNone;
+  HeadNormChoice norm;
+  bool norm_stated = false;  // where it stands
+  bool gains = false;        // the norm has a weight
 };
 
 using Change = std::function<void(AttentionRecipe*)>;

@@ -26,6 +26,28 @@ struct ProjectChoice {
   bool operator==(const ProjectChoice&) const = default;
 };
 
+enum class NormPlace : uint8_t { kNone, kBeforeRotation, kAfterRotation };
+
+// RMS norm of queries and keys, each token's over its head.
+struct HeadNormChoice {
+  NormPlace place = NormPlace::kNone;
+  bool q = true, k = true;
+  bool all_heads = false;  // one mean over all heads of a token
+  bool gain = true;
+  double gain_offset = 0;
+  double eps = 1e-6;
+  bool operator==(const HeadNormChoice&) const = default;
+};
+
+// What a token's position is counted by.
+enum class PositionBase : uint8_t {
+  kIndex,          // of the row, padding and other documents among it
+  kGiven,          // position_ids
+  kTokens,         // tokens that are no padding; padding before them stands at 0
+  kTokensPadsOne,  // the same with all padding at 1, as Hugging Face has it
+  kDocument,       // tokens of its document
+};
+
 enum class PositionChoice : uint8_t {
   kAbsolute,       // P + i
   kRestart,        // i, though P positions are cached
@@ -52,7 +74,10 @@ struct RotateChoice {
   int64_t first = 0;                             // the number of the first position
   double q_sense = 1, k_sense = 1, v_sense = 0;  // times the angle: 0 none, -1 backwards, 2 twice
   bool by_head = false;                          // angles by the index of the head, not of time
+  PositionBase base = PositionBase::kIndex;
   PositionChoice position = PositionChoice::kAbsolute;
+  // Keys were turned in pieces, each from position 0: of so many rows, or one so long and the rest.
+  int64_t key_piece = 0, first_piece = 0;
   WidthChoice width = WidthChoice::kRotary;
   AngleRounding rounding = AngleRounding::kNone;
   bool rounding_is_half = false;  // binary16 in place of bfloat16
@@ -75,6 +100,10 @@ enum class CacheChoice : uint8_t {
   kF16ReadAsBf16,
   kSwapped,     // past_k for past_v
   kEndSkipped,  // the last `skipped` rows are never seen
+  // A ring that is full, into which the whole chunk is written before it is read.
+  kRingEarly,    // in the order of time
+  kRingBySlot,   // in the order of its slots
+  kRingClamped,  // the chunk over the newest rows
 };
 
 enum class HeadMap : uint8_t {
@@ -93,8 +122,20 @@ struct CacheStage {
   bool operator==(const CacheStage&) const = default;
 };
 
+enum class AlibiChoice : uint8_t {
+  kNone,
+  kRight,
+  kFromZero,    // slopes begin at 2^0
+  kOneSeries,   // 2^(-8 h / H) for any H
+  kOddsFirst,   // of the next power of two: every other slope from the second, then the others
+  kBackwards,   // farther keys are raised
+  kByPosition,  // by the key's index, not by its distance: the same to a constant for each row
+};
+
 struct ScoreChoice {
   double scale = 1;
+  AlibiChoice alibi = AlibiChoice::kNone;
+  bool alibi_scaled = false;  // added to the products before they are scaled
   bool operator==(const ScoreChoice&) const = default;
 };
 
@@ -124,8 +165,21 @@ enum class HiddenAs : uint8_t {
 // What a row without visible keys becomes.
 enum class EmptyRow : uint8_t { kNan, kZero, kUniform, kUnmasked };
 
+enum class PadChoice : uint8_t { kHidden, kSeen, kReversed, kRaised };
+
+// Whose padding hides keys of row b and head h.
+enum class MaskRow : uint8_t {
+  kOwn,
+  kHeadsLead,   // heads folded first, the mask repeated for each head
+  kBatchLeads,  // the batch folded first, the mask tiled
+  kFirst,       // that of row 0
+};
+
 struct MaskChoice {
   MaskShape shape = MaskShape::kCausal;
+  PadChoice pads = PadChoice::kHidden;
+  bool documents = true;  // tokens of other documents are hidden
+  MaskRow row = MaskRow::kOwn;
   int64_t window = 0;
   HiddenAs hidden = HiddenAs::kLeftOut;
   double fill = 0;
@@ -168,6 +222,7 @@ struct CombineChoice {
 
 struct AttentionRecipe {
   ProjectChoice project;
+  HeadNormChoice norm;
   RotateChoice rotate;
   CacheStage cache;
   ScoreChoice score;

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "tensor/convert.h"
+#include "verify/diagnose/block_recipe.h"
 #include "verify/diagnose/noise.h"
 #include "verify/diagnose/product.h"
 
@@ -35,6 +36,14 @@ double Reinterpret(double value, bool from_bf16) {
   return from_bf16 ? F16ToFloat(DoubleToBf16(value)) : Bf16ToFloat(DoubleToF16(value));
 }
 
+bool IsRing(const CacheStage& stage) {
+  return stage.cache >= CacheChoice::kRingEarly && stage.skipped == 0;
+}
+
+bool HidesPadding(const MaskChoice& mask) {
+  return mask.pads == PadChoice::kHidden || mask.pads == PadChoice::kReversed;
+}
+
 // The recipe with every choice behind `last` at its default: what a stage depends on.
 AttentionRecipe UpTo(Stage last, const AttentionRecipe& recipe) {
   AttentionRecipe key;
@@ -44,7 +53,10 @@ AttentionRecipe UpTo(Stage last, const AttentionRecipe& recipe) {
     key.project.without_bias &= ~kOProj;
     key.project.transposed &= ~kOProj;
   }
-  if (last >= Stage::kQRot) key.rotate = recipe.rotate;
+  if (last >= Stage::kQRot) {
+    key.norm = recipe.norm;
+    key.rotate = recipe.rotate;
+  }
   if (last >= Stage::kScores) {
     key.cache = recipe.cache;
     key.score = recipe.score;
@@ -66,8 +78,31 @@ std::string_view NameOf(Stage stage) {
   return kNames[static_cast<int>(stage)];
 }
 
-AttentionReplay::AttentionReplay(const AttentionCase& attention, Perturbation perturbation)
+void BlankPadding(const AttentionCase& attention, const AttentionContext& context, Stage stage,
+                  std::vector<double>* values) {
+  if (!context.Padded() || stage <= Stage::kV) return;
+  const int64_t B = attention.B, T = attention.T, P = attention.P, S = attention.S();
+  const auto size = static_cast<int64_t>(values->size());
+  // Rows [B, heads, T, width]; merged and y have no heads before the positions.
+  const bool by_head = stage < Stage::kMerged;
+  const int64_t heads = !by_head                ? 1
+                        : stage == Stage::kKRot ? attention.settings.n_kv_head
+                                                : attention.settings.n_head;
+  const int64_t width = size / (B * heads * T);
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t b = i / (heads * T * width), t = i / width % T;
+    const bool pad_key =
+        stage == Stage::kScores && width == S && context.attention_mask[b * S + i % width] == 0;
+    if (context.attention_mask[b * S + P + t] != 0 && !pad_key) continue;
+    double& value = (*values)[i];
+    if (!std::isnan(value)) value = 0;
+  }
+}
+
+AttentionReplay::AttentionReplay(const AttentionCase& attention, const AttentionContext& context,
+                                 Perturbation perturbation)
     : case_(attention),
+      context_(context),
       H_(attention.settings.n_head),
       Hkv_(attention.settings.n_kv_head),
       D_(attention.settings.head_dim),
@@ -113,6 +148,14 @@ AttentionReplay::Sizes AttentionReplay::SizesOf(const AttentionRecipe& recipe) c
 }
 
 AttentionReplay::Shared AttentionReplay::Tensor(const AttentionRecipe& recipe, Stage stage) {
+  Shared made = Made(recipe, stage);
+  if (!context_.Padded()) return made;
+  Numbers blanked = *made;
+  BlankPadding(case_, context_, stage, &blanked);
+  return std::make_shared<const Numbers>(std::move(blanked));
+}
+
+AttentionReplay::Shared AttentionReplay::Made(const AttentionRecipe& recipe, Stage stage) {
   switch (stage) {
     case Stage::kQ: {
       const auto heads = Projected(recipe);
@@ -251,10 +294,50 @@ double Frequency(const RotateChoice& choice, int64_t pair, int64_t width) {
 
 }  // namespace
 
+// The number of token t of batch row b, P of them before the chunk.
+int64_t AttentionReplay::PositionOf(const RotateChoice& choice, int64_t b, int64_t t,
+                                    int64_t P) const {
+  const auto counted = [&](int64_t at) -> int64_t {
+    switch (choice.base) {
+      case PositionBase::kIndex:
+        break;
+      case PositionBase::kGiven:
+        return context_.position_ids[b * case_.T + at];
+      case PositionBase::kTokens:
+      case PositionBase::kTokensPadsOne: {
+        const auto row = context_.attention_mask.begin() + b * case_.S();
+        if (choice.base == PositionBase::kTokensPadsOne && row[P + at] == 0) return 1;
+        return std::count(row, row + P + at, 1);
+      }
+      case PositionBase::kDocument: {
+        const auto row = context_.document_ids.begin() + b * case_.T;
+        int64_t first = at;
+        while (first > 0 && row[first - 1] == row[at]) --first;
+        return at - first;
+      }
+    }
+    return P + at + choice.first;
+  };
+  switch (choice.position) {
+    case PositionChoice::kAbsolute:
+      return counted(t);
+    case PositionChoice::kRestart:
+      return t + choice.first;
+    case PositionChoice::kChunkConstant:
+      return counted(0);
+    case PositionChoice::kOneTooFar:
+      return counted(t) + 1;
+    case PositionChoice::kKeptRows:
+      return P + t;
+  }
+  return t;
+}
+
 // Turns x [B, heads, T, D] by `sense` times the angles of its positions.
 void AttentionReplay::Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves,
-                           Numbers* x) {
-  const RotateChoice& choice = recipe.rotate;
+                           bool keys, Numbers* x) {
+  RotateChoice choice = recipe.rotate;
+  if (recipe.project.batch_as_time) choice.base = PositionBase::kIndex;
   const auto [B, T, P] = SizesOf(recipe);
   const int64_t rotary = choice.width == WidthChoice::kWholeHead ? D_ : case_.settings.rotary_dim;
   if (sense == 0 || rotary == 0) return;
@@ -269,30 +352,30 @@ void AttentionReplay::Turn(const AttentionRecipe& recipe, int64_t heads, double 
   };
   const double table_unit = std::min(perturbation_.unit, UnitRoundoff(DType::kF32));
   const RandomKey key{perturbation_.seed, 1, 0};
-  // The angle of a row at time t of head h.
-  const auto angle = [&, P = P](int64_t t, int64_t h, int64_t pair) {
-    int64_t position = P + t;
-    if (choice.position == PositionChoice::kRestart) position = t;
-    if (choice.position == PositionChoice::kChunkConstant) position = P;
-    if (choice.position == PositionChoice::kOneTooFar) position += 1;
-    if (choice.position != PositionChoice::kKeptRows) position += choice.first;
-    if (choice.by_head) position = choice.first + h;
+  // The angle at a position.
+  const auto angle = [&](int64_t position, int64_t pair) {
     const double frequency =
         rounded(AngleRounding::kFrequencies, Frequency(choice, pair, head_exponent ? D_ : rotary));
     const double exact =
         rounded(AngleRounding::kPositions, static_cast<double>(position)) * frequency;
     // A table's error is the same wherever the angle is used.
-    const double error = table_unit * (2 * RandomUniform(key, t * pairs + pair) - 1);
+    const double error = table_unit * (2 * RandomUniform(key, position * pairs + pair) - 1);
     return rounded(AngleRounding::kAngles, exact) * (1 + error) * sense;
   };
   const auto cosine = [&](double a) { return rounded(AngleRounding::kTables, std::cos(a)); };
   const auto sine = [&](double a) { return rounded(AngleRounding::kTables, std::sin(a)); };
-  // Tables [T or heads, pairs].
-  const int64_t rows = choice.by_head ? heads : T;
+  // Tables [T, pairs], of every batch row where each counts for itself, or [heads, pairs].
+  const bool each = !choice.by_head && choice.base != PositionBase::kIndex;
+  const int64_t rows = choice.by_head ? heads : each ? B * T : T;
   Numbers cos(rows * pairs), sin(rows * pairs);
   for (int64_t r = 0; r < rows; ++r) {
+    int64_t position = choice.by_head ? choice.first + r : PositionOf(choice, r / T, r % T, P);
+    if (keys && choice.key_piece > 0) position = r % T % choice.key_piece;
+    if (keys && choice.first_piece > 0 && r % T >= choice.first_piece) {
+      position -= choice.first_piece;
+    }
     for (int64_t pair = 0; pair < pairs; ++pair) {
-      const double a = choice.by_head ? angle(0, r, pair) : angle(r, 0, pair);
+      const double a = angle(position, pair);
       cos[r * pairs + pair] = cosine(a);
       sin[r * pairs + pair] = sine(a);
     }
@@ -302,7 +385,10 @@ void AttentionReplay::Turn(const AttentionRecipe& recipe, int64_t heads, double 
   for (int64_t r = 0; r < B * heads * T; ++r) {
     double* row = x->data() + r * D_;
     std::copy_n(row, D_, turned.begin());
-    const int64_t table = (choice.by_head ? r / T % heads : r % T) * pairs;
+    const int64_t table = (choice.by_head ? r / T % heads
+                           : each         ? r / (heads * T) * T + r % T
+                                          : r % T) *
+                          pairs;
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const auto [c0, c1] = Channels(choice, pair, offset);
       int64_t i0 = table + pair, i1 = i0;
@@ -334,14 +420,69 @@ std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Rotated(
     const RotateChoice& choice = recipe.rotate;
     const int64_t width = SizesOf(recipe).B * SizesOf(recipe).T * D_;
     const auto count = [&](const Numbers& x) { return static_cast<int64_t>(x.size()) / width; };
-    Turn(recipe, count(heads.q), choice.q_sense, choice.q_halves, &heads.q);
-    Turn(recipe, count(heads.k), choice.k_sense, choice.k_halves, &heads.k);
-    Turn(recipe, count(heads.v), choice.v_sense, false, &heads.v);
+    const auto normalise = [&](NormPlace place) {
+      if (recipe.norm.place != place) return;
+      if (recipe.norm.q) NormaliseHeads(recipe, context_.q_norm, &heads.q);
+      if (recipe.norm.k) NormaliseHeads(recipe, context_.k_norm, &heads.k);
+      Perturb(&heads.q);
+      Perturb(&heads.k);
+    };
+    normalise(NormPlace::kBeforeRotation);
+    Turn(recipe, count(heads.q), choice.q_sense, choice.q_halves, false, &heads.q);
+    Turn(recipe, count(heads.k), choice.k_sense, choice.k_halves, true, &heads.k);
+    Turn(recipe, count(heads.v), choice.v_sense, false, false, &heads.v);
+    normalise(NormPlace::kAfterRotation);
     return heads;
   });
 }
 
+// x [B, heads, T, D].
+void AttentionReplay::NormaliseHeads(const AttentionRecipe& recipe, const HeadGain& gain,
+                                     Numbers* x) const {
+  const HeadNormChoice& choice = recipe.norm;
+  const auto [B, T, P] = SizesOf(recipe);
+  const int64_t rows = B * T, heads = static_cast<int64_t>(x->size()) / (rows * D_);
+  const int64_t width = choice.all_heads ? heads * D_ : D_;
+  const NormChoice norm{.rms = true, .eps = choice.eps, .gain_offset = choice.gain_offset};
+  // A faulty source may bring another number of heads.
+  const bool gains = choice.gain && !gain.values.empty();
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t b = r / T, t = r % T;
+    const auto at = [&](int64_t c) -> double& {
+      return (*x)[((b * heads + c / D_) * T + t) * D_ + c % D_];
+    };
+    for (int64_t first = 0; first < heads * D_; first += width) {
+      const Moments moments = MomentsOf(norm, width, [&](int64_t c) { return at(first + c); });
+      for (int64_t c = first; c < first + width; ++c) {
+        const double factor = gains ? gain.values[c % gain.values.size()] + choice.gain_offset : 1;
+        at(c) *= moments.rstd * factor;
+      }
+    }
+  }
+}
+
 // ------------------------------------------------------------------ cache and scores
+
+// The rows that a ring as long as the window, or as the cache, holds behind the chunk, by the
+// position of each, from its first slot on.
+std::vector<int64_t> AttentionReplay::RingRows(const AttentionRecipe& recipe) const {
+  const int64_t T = case_.T, P = case_.P, window = case_.settings.window;
+  const int64_t capacity = window > 0 && window <= P ? window : P;
+  std::vector<int64_t> rows(capacity);
+  for (int64_t slot = 0; slot < capacity; ++slot) {
+    switch (recipe.cache.cache) {
+      case CacheChoice::kRingBySlot:
+        rows[slot] = P + T - 1 - (P + T - 1 - slot) % capacity;
+        break;
+      case CacheChoice::kRingClamped:
+        rows[slot] = P - capacity + slot + (slot >= capacity - T ? T : 0);
+        break;
+      default:
+        rows[slot] = P + T - capacity + slot;
+    }
+  }
+  return rows;
+}
 
 // What is read from the cache for keys or values: [B, Hkv, P, D].
 AttentionReplay::Numbers AttentionReplay::PastOf(const AttentionRecipe& recipe, bool keys) {
@@ -354,7 +495,9 @@ AttentionReplay::Numbers AttentionReplay::PastOf(const AttentionRecipe& recipe, 
     AttentionCase turned = case_;
     turned.P = 0;
     turned.T = case_.P;
-    AttentionReplay(turned).Turn(recipe, Hkv_, 1, false, &past);
+    AttentionRecipe by_index = recipe;
+    by_index.rotate.base = PositionBase::kIndex;
+    AttentionReplay(turned).Turn(by_index, Hkv_, 1, false, true, &past);
   } else if (choice == CacheChoice::kBatchReversed) {
     for (int64_t b = 0; b < case_.B / 2; ++b) {
       std::swap_ranges(past.begin() + b * block, past.begin() + (b + 1) * block,
@@ -381,7 +524,8 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
     const int64_t new_rows = choice.cache == CacheChoice::kHoleLastLost ? T - 1 : T;
     // A hole that costs the last new row lies among the rows before it for reading alone.
     const int64_t past_rows =
-        KeysBefore(recipe) + (choice.cache == CacheChoice::kHoleLastLost ? 1 : 0);
+        IsRing(choice) ? P
+                       : KeysBefore(recipe) + (choice.cache == CacheChoice::kHoleLastLost ? 1 : 0);
     // A faulty source may bring as many heads as the queries have.
     const int64_t count = static_cast<int64_t>(heads->k.size()) / (B * T * D_);
     Joined joined{.heads = count, .S = past_rows + new_rows};
@@ -403,6 +547,19 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
         std::copy_n(past.begin() + r * P * D_, std::min(P, past_rows) * D_, row);
         std::copy_n(fresh.begin() + r * T * D_, new_rows * D_, row + past_rows * D_);
       }
+    }
+    if (IsRing(choice)) {
+      const std::vector<int64_t> rows = RingRows(recipe);
+      const auto capacity = static_cast<int64_t>(rows.size());
+      for (Numbers* values : {&joined.k, &joined.v}) {
+        Numbers ring(B * count * capacity * D_);
+        for (int64_t r = 0; r < B * count * capacity; ++r) {
+          const int64_t from = r / capacity * joined.S + rows[r % capacity];
+          std::copy_n(&(*values)[from * D_], D_, &ring[r * D_]);
+        }
+        *values = std::move(ring);
+      }
+      joined.S = capacity;
     }
     joined.map.resize(H_);
     const int64_t group = std::max<int64_t>(H_ / count, 1);
@@ -448,6 +605,7 @@ AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
     const auto joined = WithPast(recipe);
     const int64_t S = joined->S;
     Numbers scores(B * H_ * T * S), turned(D_ * S);
+    AddAlibi(recipe, S, &scores);
     work_ += static_cast<double>(B * H_ * T * S * D_);
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H_; ++h) {
@@ -472,13 +630,64 @@ AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
   });
 }
 
+// scores [B, H, T, S] -= slope of the head times the distance of the key.
+void AttentionReplay::AddAlibi(const AttentionRecipe& recipe, int64_t S, Numbers* scores) const {
+  const AlibiChoice choice = recipe.score.alibi;
+  if (choice == AlibiChoice::kNone) return;
+  const int64_t T = SizesOf(recipe).T;
+  std::vector<double> slopes = AlibiSlopes(H_, choice == AlibiChoice::kFromZero ? -1 : 0);
+  if (choice == AlibiChoice::kOneSeries) {
+    for (int64_t h = 0; h < H_; ++h) {
+      slopes[h] = std::pow(2, -8 * static_cast<double>(h + 1) / static_cast<double>(H_));
+    }
+  }
+  if (choice == AlibiChoice::kOddsFirst) slopes = AlibiSlopesOddsFirst(H_);
+  const double factor = (choice == AlibiChoice::kBackwards ? -1 : 1) *
+                        (recipe.score.alibi_scaled ? recipe.score.scale : 1);
+  for (size_t at = 0; at < scores->size(); ++at) {
+    const auto r = static_cast<int64_t>(at) / S, j = static_cast<int64_t>(at) % S;
+    const int64_t i = choice == AlibiChoice::kByPosition ? 0 : S - T + r % T;
+    (*scores)[at] += factor * slopes[r / T % H_] * static_cast<double>(j - i);
+  }
+}
+
 // ------------------------------------------------------------------ mask and softmax
 
-// Whether query i of the chunk may see key j of S, `past` of them before the chunk.
-bool AttentionReplay::Visible(const AttentionRecipe& recipe, int64_t i, int64_t j, int64_t past,
+// The batch row whose padding hides keys of row b and head h.
+int64_t AttentionReplay::MaskRowOf(const AttentionRecipe& recipe, int64_t b, int64_t h) const {
+  switch (recipe.mask.row) {
+    case MaskRow::kOwn:
+      return b;
+    case MaskRow::kHeadsLead:
+      return (h * case_.B + b) / H_;
+    case MaskRow::kBatchLeads:
+      return (b * H_ + h) % case_.B;
+    case MaskRow::kFirst:
+      return 0;
+  }
+  return b;
+}
+
+// Whether key j of S is no padding; fewer keys than were given are the last ones.
+bool AttentionReplay::IsToken(int64_t b, int64_t j, int64_t S) const {
+  const int64_t given = case_.S(), key = j + std::max(given - S, int64_t{0});
+  return context_.attention_mask[b * given + std::min(key, given - 1)] != 0;
+}
+
+// Whether a query, row [B, H, T], may see key j of S, `past` of them before the chunk.
+bool AttentionReplay::Visible(const AttentionRecipe& recipe, int64_t row, int64_t j, int64_t past,
                               int64_t S) const {
   const MaskChoice& mask = recipe.mask;
-  const int64_t at = past + i;
+  const auto [B, T, P] = SizesOf(recipe);
+  const int64_t i = row % T, at = past + i;
+  const int64_t b = MaskRowOf(recipe, row / (H_ * T), row / T % H_);
+  if (context_.Packed() && mask.documents && !recipe.project.batch_as_time) {
+    const int64_t* ids = &context_.document_ids[b * T];
+    if (ids[i] != ids[j]) return false;
+  }
+  if (HidesPadding(mask) && context_.Padded() && !recipe.project.batch_as_time) {
+    if (IsToken(b, j, S) == (mask.pads == PadChoice::kReversed)) return false;
+  }
   const bool near = mask.window <= 0 || at - j < mask.window;
   switch (mask.shape) {
     case MaskShape::kCausal:
@@ -510,8 +719,10 @@ int64_t AttentionReplay::KeysBefore(const AttentionRecipe& recipe) const {
     case CacheChoice::kEndSkipped:
       return P - recipe.cache.skipped;
     default:
-      return P;
+      break;
   }
+  if (!IsRing(recipe.cache)) return P;
+  return static_cast<int64_t>(RingRows(recipe).size()) - SizesOf(recipe).T;
 }
 
 AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& recipe) {
@@ -522,7 +733,10 @@ AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& re
   for (int64_t r = 0; r < B * H_ * T; ++r) {
     double* row = &scores[r * S];
     for (int64_t j = 0; j < S; ++j) {
-      const bool visible = Visible(recipe, r % T, j, past, S);
+      const bool visible = Visible(recipe, r, j, past, S);
+      if (mask.pads == PadChoice::kRaised) {
+        row[j] += IsToken(r / (H_ * T), j, S);
+      }
       switch (mask.hidden) {
         case HiddenAs::kLeftOut:
           if (!visible) row[j] = -kInfinity;
@@ -690,7 +904,7 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
     if (recipe.mask.hidden == HiddenAs::kZeroedAfter) {
       for (int64_t r = 0; r < B * H_ * T; ++r) {
         for (int64_t j = 0; j < S; ++j) {
-          if (!Visible(recipe, r % T, j, KeysBefore(recipe), S)) pattern[r * S + j] = 0;
+          if (!Visible(recipe, r, j, KeysBefore(recipe), S)) pattern[r * S + j] = 0;
         }
       }
     }

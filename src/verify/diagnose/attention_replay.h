@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "inspect/attention_trace.h"
+#include "verify/diagnose/attention_context.h"
 #include "verify/diagnose/attention_recipe.h"
 
 namespace heed {
@@ -21,6 +22,11 @@ namespace heed {
 enum class Stage : uint8_t { kQ, kK, kV, kQRot, kKRot, kScores, kPattern, kZ, kMerged, kY };
 inline constexpr int kStageCount = 10;
 std::string_view NameOf(Stage stage);
+
+// What nobody reads: rows of padding behind the projections, and their keys' scores, become 0. NaN
+// stays, for it spreads.
+void BlankPadding(const AttentionCase& attention, const AttentionContext& context, Stage stage,
+                  std::vector<double>* values);
 
 // Random relative errors of every input and every result, as a type of this unit roundoff leaves.
 struct Perturbation {
@@ -33,10 +39,13 @@ class AttentionReplay {
   using Numbers = std::vector<double>;
   using Shared = std::shared_ptr<const Numbers>;
 
-  // `attention` must outlive this object; its settings' choices are ignored, a recipe states them.
-  explicit AttentionReplay(const AttentionCase& attention, Perturbation perturbation = {});
+  // Both must outlive this object; settings' choices are ignored, a recipe states them.
+  explicit AttentionReplay(const AttentionCase& attention,
+                           const AttentionContext& context = kNoContext,
+                           Perturbation perturbation = {});
 
-  // The tensor by this recipe. Stages whose choices did not change are not computed again.
+  // The tensor by this recipe, behind BlankPadding. Stages whose choices
+  // did not change are not computed again.
   Shared Tensor(const AttentionRecipe& recipe, Stage stage);
   // What the query heads read: [B, H, S, D]. Not along the batch axis.
   Numbers ValuesByHead(const AttentionRecipe& recipe);
@@ -69,7 +78,15 @@ class AttentionReplay {
   std::shared_ptr<const T> Recall(Memo<T>* memo, const AttentionRecipe& key,
                                   const std::function<T()>& compute);
   Sizes SizesOf(const AttentionRecipe& recipe) const;
-  bool Visible(const AttentionRecipe& recipe, int64_t i, int64_t j, int64_t past, int64_t S) const;
+  Shared Made(const AttentionRecipe& recipe, Stage stage);
+  bool Visible(const AttentionRecipe& recipe, int64_t row, int64_t j, int64_t past,
+               int64_t S) const;
+  int64_t MaskRowOf(const AttentionRecipe& recipe, int64_t b, int64_t h) const;
+  int64_t PositionOf(const RotateChoice& choice, int64_t b, int64_t t, int64_t P) const;
+  std::vector<int64_t> RingRows(const AttentionRecipe& recipe) const;
+  bool IsToken(int64_t b, int64_t j, int64_t S) const;
+  void NormaliseHeads(const AttentionRecipe& recipe, const HeadGain& gain, Numbers* x) const;
+  void AddAlibi(const AttentionRecipe& recipe, int64_t S, Numbers* scores) const;
 
   int64_t KeysBefore(const AttentionRecipe& recipe) const;
 
@@ -84,11 +101,13 @@ class AttentionReplay {
 
   Numbers SlotWeight(const ProjectChoice& choice, Slot slot, Numbers* bias) const;
   Numbers ProjectSlot(const ProjectChoice& choice, Slot slot, int64_t heads);
-  void Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves, Numbers* x);
+  void Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves, bool keys,
+            Numbers* x);
   Numbers PastOf(const AttentionRecipe& recipe, bool keys);
   void Perturb(Numbers* values);
 
   const AttentionCase& case_;
+  const AttentionContext& context_;
   const int64_t H_, Hkv_, D_;
   Perturbation perturbation_;
   uint64_t draws_ = 0;

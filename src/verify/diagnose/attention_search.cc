@@ -31,13 +31,19 @@ std::string OrderText(const std::array<Slot, 3>& order) {
 class Conventions {
  public:
   explicit Conventions(const AttentionDump& dump)
-      : dump_(dump), case_(dump.attention), settings_(dump.attention.settings) {}
+      : dump_(dump),
+        case_(dump.attention),
+        context_(dump.context),
+        settings_(dump.attention.settings) {}
 
   std::vector<AttentionConvention> List() {
     list_ = {Stated()};
     TryPositions();
     TryPairings();
     TryOrigins();
+    TryAlibi();
+    TryHeadNorms();
+    TryEmptyRows();
     TryLayouts();
     TryFusedRows();
     for (AttentionConvention& convention : list_) convention.facts = FactsOf(convention.right);
@@ -63,6 +69,15 @@ class Conventions {
     if (settings_.position != Position::kRope) {
       right.rotate.q_sense = right.rotate.k_sense = 0;
     }
+    if (!context_.position_ids.empty()) right.rotate.base = PositionBase::kGiven;
+    if (context_.alibi) right.score.alibi = AlibiChoice::kRight;
+    if (context_.Padded()) right.mask.empty = EmptyRow::kZero;
+    if (context_.HasGains()) {
+      right.norm.place = NormPlace::kBeforeRotation;
+      right.norm.all_heads = context_.q_norm.all_heads || context_.k_norm.all_heads;
+    }
+    if (context_.qk_norm) right.norm.place = *context_.qk_norm;
+    if (context_.norm_eps) right.norm.eps = *context_.norm_eps;
     if (Fused()) {
       const bool blocks = settings_.qkv_layout == QkvLayout::kBlocks;
       right.project.fused_pieces = blocks ? 1 : settings_.n_kv_head;
@@ -88,7 +103,7 @@ class Conventions {
   }
 
   void TryPositions() {
-    if (Is("position") || settings_.head_dim % 2 != 0) return;
+    if (Is("position") || context_.alibi || settings_.head_dim % 2 != 0) return;
     Say("position", "none");
     Add([](AttentionConvention* c) {
       c->right.rotate.q_sense = c->right.rotate.k_sense = 1;
@@ -116,7 +131,14 @@ class Conventions {
 
   void TryOrigins() {
     const bool visible = case_.P > 0 || Given(Stage::kQRot) || Given(Stage::kKRot);
-    if (Is("rope_first_position") || !visible) return;
+    if (!visible || !context_.position_ids.empty()) return;
+    if (context_.Padded()) {
+      TryBase(PositionBase::kTokens, "from the first token", "from the first row");
+    }
+    if (context_.Packed()) {
+      TryBase(PositionBase::kDocument, "of the document", "of the row");
+    }
+    if (Is("rope_first_position")) return;
     for (AttentionConvention& convention : list_) {
       if (Turns(convention)) convention.texts["rope_first_position"] = "0";
     }
@@ -126,6 +148,88 @@ class Conventions {
       c->texts["rope_first_position"] = "1";
       return true;
     });
+  }
+
+  // Positions are counted so, or otherwise by the index in the row.
+  void TryBase(PositionBase base, const char* counted, const char* otherwise) {
+    for (AttentionConvention& convention : list_) {
+      if (!Turns(convention)) continue;
+      convention.right.rotate.base = base;
+      convention.texts["positions"] = counted;
+    }
+    Add([otherwise](AttentionConvention* c) {
+      if (!Turns(*c)) return false;
+      c->right.rotate.base = PositionBase::kIndex;
+      c->texts["positions"] = otherwise;
+      return true;
+    });
+  }
+
+  // A constant in each row of the scores, and slopes where heads are no power of two.
+  void TryAlibi() {
+    if (!context_.alibi) return;
+    if (Given(Stage::kScores)) {
+      Say("alibi", "by distance");
+      Add([](AttentionConvention* c) {
+        c->right.score.alibi = AlibiChoice::kByPosition;
+        c->texts["alibi"] = "by position";
+        return true;
+      });
+    }
+    if (AlibiSlopes(settings_.n_head, 0) == AlibiSlopesOddsFirst(settings_.n_head)) return;
+    Say("alibi_slopes", "the smaller power of two first");
+    Add([](AttentionConvention* c) {
+      if (c->right.score.alibi != AlibiChoice::kRight) return false;
+      c->right.score.alibi = AlibiChoice::kOddsFirst;
+      c->texts["alibi_slopes"] = "every other one of the larger power of two";
+      return true;
+    });
+  }
+
+  void TryHeadNorms() {
+    if (list_[0].right.norm.place == NormPlace::kNone) return;
+    if (!context_.qk_norm) {
+      for (AttentionConvention& convention : list_) {
+        if (Turns(convention)) convention.texts["qk_norm"] = "before_rope";
+      }
+      Add([](AttentionConvention* c) {
+        if (!Turns(*c)) return false;
+        c->right.norm.place = NormPlace::kAfterRotation;
+        c->texts["qk_norm"] = "after_rope";
+        return true;
+      });
+    }
+    if (context_.HasGains()) {
+      Say("qk_norm_gain", "weight");
+      Add([](AttentionConvention* c) {
+        c->right.norm.gain_offset = 1;
+        c->texts["qk_norm_gain"] = "1 + weight";
+        return true;
+      });
+    }
+    if (context_.norm_eps) return;
+    Say("norm_eps", "1e-06");
+    Add([](AttentionConvention* c) {
+      c->right.norm.eps = 1e-5;
+      c->texts["norm_eps"] = "1e-05";
+      return true;
+    });
+  }
+
+  // Rows of padding without a key reach others through what is merged wrongly.
+  void TryEmptyRows() {
+    if (!context_.PaddedLeft(case_)) return;
+    Say("rows_without_keys", "0");
+    const std::vector<AttentionConvention> before = list_;
+    const std::pair<EmptyRow, const char*> kinds[] = {
+        {EmptyRow::kUniform, "the mean of all values"}, {EmptyRow::kUnmasked, "see all keys"}};
+    for (const auto& [empty, text] : kinds) {
+      for (AttentionConvention convention : before) {
+        convention.right.mask.empty = empty;
+        convention.texts["rows_without_keys"] = text;
+        list_.push_back(std::move(convention));
+      }
+    }
   }
 
   // Square weights do not tell [out, in] from [in, out].
@@ -157,6 +261,12 @@ class Conventions {
         }
       }
     }
+  }
+
+  // Whether numbers of [B, ·] are not the same in every batch row.
+  bool RowsDiffer(const std::vector<int64_t>& rows) const {
+    const auto each = static_cast<int64_t>(rows.size()) / case_.B;
+    return !std::equal(rows.begin() + each, rows.end(), rows.begin());
   }
 
   // Projections whose weights are square: q, k, v and o.
@@ -209,6 +319,14 @@ class Conventions {
     facts.layout_stated = Is("qkv_layout");
     facts.linear_stated = dump_.linear_stated;
     facts.pairing_stated = Is("rope_pairing");
+    facts.padded = context_.Padded();
+    facts.packed = context_.Packed();
+    facts.rows_differ = RowsDiffer(context_.attention_mask) || RowsDiffer(context_.document_ids);
+    facts.positions_given = !context_.position_ids.empty();
+    facts.alibi = right.score.alibi;
+    facts.norm = right.norm;
+    facts.norm_stated = context_.qk_norm.has_value();
+    facts.gains = context_.HasGains();
     facts.half = dump_.coarsest == DType::kF16;
     facts.biases = Biases();
     facts.square = Square();
@@ -217,6 +335,7 @@ class Conventions {
 
   const AttentionDump& dump_;
   const AttentionCase& case_;
+  const AttentionContext& context_;
   const AttentionSettings& settings_;
   std::vector<AttentionConvention> list_;
 };
@@ -294,7 +413,7 @@ std::vector<std::string> NamesOf(const AttentionHypothesis& hypothesis) {
 // ------------------------------------------------------------------ residuals
 
 AttentionSearch::AttentionSearch(const AttentionDump& dump)
-    : dump_(dump), replay_(dump.attention), conventions_(Conventions(dump).List()) {
+    : dump_(dump), replay_(dump.attention, dump.context), conventions_(Conventions(dump).List()) {
   double largest = 0;
   for (const double score : *replay_.Tensor(conventions_[0].right, Stage::kScores)) {
     largest = std::max(largest, std::abs(score));
@@ -353,7 +472,9 @@ double AttentionSearch::ResidualOf(const AttentionRecipe& recipe, const TheirTen
   // A constant that swamps the scores leaves none that could be saved behind the mask.
   if (recipe.mask.hidden == HiddenAs::kSwamped) return residual;
   // Scores may have been saved behind the mask.
-  return std::min(residual, Residual(tensor.values, replay_.MaskedScores(recipe)));
+  Numbers masked = replay_.MaskedScores(recipe);
+  BlankPadding(dump_.attention, dump_.context, tensor.stage, &masked);
+  return std::min(residual, Residual(tensor.values, masked));
 }
 
 double AttentionSearch::ResidualOf(const AttentionRecipe& recipe) {
@@ -378,10 +499,10 @@ double AttentionSearch::RoundedResidualOf(const AttentionRecipe& recipe) {
 NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
   NoiseFloor floor = NoiseFloorOf(dump_.output, dump_.coarsest);
   const double unit = Unit();
-  AttentionReplay exact(dump_.attention);
+  AttentionReplay exact(dump_.attention, dump_.context);
   double perturbed = 0;
   for (const uint64_t seed : {1, 2}) {
-    AttentionReplay rough(dump_.attention, {unit, seed});
+    AttentionReplay rough(dump_.attention, dump_.context, {unit, seed});
     for (const TheirTensor& tensor : dump_.theirs) {
       const double residual =
           Residual(*rough.Tensor(recipe, tensor.stage), *exact.Tensor(recipe, tensor.stage));

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/fields_text.h"
 #include "base/nearest.h"
 #include "verify/diagnose/attention_diagnosis.h"
@@ -34,6 +36,11 @@ constexpr DumpKind kKinds[] = {{"attention", DiagnoseAttention, AttentionFaults}
                                {"sampler", DiagnoseSampler, SamplerFaults},
                                {"optimizer", DiagnoseOptimizer, OptimizerFaults}};
 
+bool KnowsAttention(const FaultKind& fault) {
+  return std::ranges::any_of(AttentionFaults(),
+                             [&](const FaultKind& other) { return other.id == fault.id; });
+}
+
 std::string Hint(const std::string& word, const std::vector<std::string>& known) {
   const std::string nearest = NearestName(word, known);
   return nearest.empty() ? "" : "did you mean " + nearest + "?";
@@ -62,7 +69,10 @@ std::string FaultPage(const FaultKind& fault, bool picture) {
   std::string page = fmt::format("# {}\n\nWrong: {}.\n\n", fault.id, fault.what);
   if (picture) {
     page +=
-        fmt::format("![Weights of one head, and the error of y](pictures/{}.svg)\n\n", fault.id);
+        fmt::format("![{}](pictures/{}.svg)\n\n",
+                    KnowsAttention(fault) ? "Weights of one head, and the error of y"
+                                          : "The result, right and with the fault, and the error",
+                    fault.id);
   }
   return page + fmt::format(
                     "Repair: {}.\n\n```py\n{}\n```\n\n```cpp\n{}\n```\n\nHow to tell: {}.\n\n"
@@ -75,7 +85,12 @@ std::string FaultIndex() {
       "# Faults\n\nWritten from what `heed diagnose` knows; `--explain ID` prints the same. "
       "Pictures "
       "show six positions: one\nhead's weights, queries down and keys across, and the size of the "
-      "error of y, positions down and channels across; red\nis what is not a number.\n";
+      "error of y, positions down and channels across; red\nis what is not a number. Of other "
+      "kinds they "
+      "show the sizes of the result, right and with the fault, and of the\nerror, or the error "
+      "alone "
+      "where it is small; of a loss the weight of each label, positions down and vocabulary "
+      "across.\n";
   const FaultKind* listed = nullptr;
   for (const DumpKind& kind : kKinds) {
     const std::span<const FaultKind> faults = kind.faults();

@@ -65,7 +65,8 @@ Result<std::vector<int64_t>> Dump::Integers(const std::string& name, int64_t lea
     return Fail(
         ErrorKind::kFormat, where_ + ": tensor " + Quoted(name),
         fmt::format("{} at {}", values[i], IndexText(static_cast<int64_t>(i), entry->shape)),
-        fmt::format("{} to {}", least, most));
+        // Of labels any number below 0 is ignored.
+        least < -most - 1 ? fmt::format("at most {}", most) : fmt::format("{} to {}", least, most));
   }
   return values;
 }

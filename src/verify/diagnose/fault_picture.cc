@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "verify/diagnose/attention_search.h"
+#include "verify/diagnose/fault_examples.h"
 #include "verify/diagnose/live_probe.h"
 
 namespace heed {
@@ -25,7 +26,9 @@ constexpr int kCell = 12, kGap = 24, kTop = 18, kShades = 8;
 struct Example {
   AttentionDump dump;
 
-  explicit Example(const std::function<void(Probe*)>& change, int64_t past = 0) {
+  // `context`: of what B, T and the case's settings say.
+  explicit Example(const std::function<void(Probe*)>& change, int64_t past = 0,
+                   AttentionContext context = {}) {
     AttentionSettings settings{
         .n_head = 4, .n_kv_head = 2, .head_dim = 8, .position = Position::kRope, .rotary_dim = 8};
     Probe probe{.shape = {settings, 20, true, false}, .B = 2, .T = past + kT};
@@ -33,6 +36,7 @@ struct Example {
     dump.attention = MakeCase(probe);
     dump.stated = {"position", "rope_pairing", "rope_first_position", "qkv_layout"};
     dump.linear_stated = true;
+    dump.context = std::move(context);
     if (past > 0) PutInCache(past);
   }
 
@@ -77,6 +81,31 @@ std::vector<Example> Examples() {
   examples.emplace_back([](Probe* p) { p->gain = 16; });
   examples.emplace_back([](Probe*) {}, 3);
   examples.emplace_back([](Probe* p) { p->shape.settings.rope_first_position = 4; }, 3);
+  examples.emplace_back([](Probe*) {}, 7);
+  const auto no_rope = [](Probe* p) {
+    p->shape.settings.position = Position::kNone;
+    p->shape.settings.n_head = 6;
+  };
+  AttentionContext context;
+  context.attention_mask = {0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  examples.emplace_back([](Probe*) {}, 0, context);
+  context.attention_mask = {0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  context.position_ids = {1, 2, 3, 4, 5, 6, 2, 3, 4, 5, 6, 7};
+  examples.emplace_back([](Probe*) {}, 3, context);
+  context = {};
+  context.document_ids = {0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1};
+  examples.emplace_back([](Probe*) {}, 0, context);
+  context = {};
+  context.alibi = true;
+  examples.emplace_back(no_rope, 0, context);
+  context = {};
+  context.qk_norm = NormPlace::kBeforeRotation;
+  for (HeadGain* gain : {&context.q_norm, &context.k_norm}) {
+    for (int i = 0; i < (gain == &context.q_norm ? 32 : 16); ++i) {
+      gain->values.push_back(0.4 + 0.3 * (i % 8));
+    }
+  }
+  examples.emplace_back([](Probe*) {}, 0, context);
   return examples;
 }
 
@@ -85,13 +114,15 @@ std::vector<Example> Examples() {
 struct Panel {
   std::string title;
   int64_t columns = 0;
-  Numbers values;  // [T, columns], 0 to 1; NaN is drawn apart
+  Numbers values;  // [rows, columns], 0 to 1; NaN is drawn apart
+  int64_t rows = kT;
 };
 
 std::string Draw(const std::vector<Panel>& panels) {
   std::string body;
-  int64_t x = 4;
+  int64_t x = 4, rows = 0;
   for (const Panel& panel : panels) {
+    rows = std::max(rows, panel.rows);
     body += fmt::format("<text x=\"{}\" y=\"12\">{}</text>\n", x, panel.title);
     std::map<int, std::string> shades;  // -1: not a number
     for (size_t i = 0; i < panel.values.size(); ++i) {
@@ -110,14 +141,14 @@ std::string Draw(const std::vector<Panel>& panels) {
     }
     const int64_t width = panel.columns * kCell;
     body += fmt::format("<path fill=\"none\" stroke=\"#888\" d=\"M{} {}h{}v{}h-{}z\"/>\n", x, kTop,
-                        width, kT * kCell, width);
+                        width, panel.rows * kCell, width);
     x += std::max<int64_t>(width, 7 * static_cast<int64_t>(panel.title.size())) + kGap;
   }
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" "
       "font-family=\"sans-serif\" font-size=\"11\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{}</svg>\n",
-      x, kTop + kT * kCell + 6, body);
+      x, kTop + rows * kCell + 6, body);
 }
 
 // Batch row 0, one head.
@@ -125,6 +156,48 @@ Panel Weights(const std::string& title, const AttentionCase& a, const Numbers& p
   const int64_t S = static_cast<int64_t>(pattern.size()) / (a.B * a.settings.n_head * a.T);
   const auto first = pattern.begin() + kHead * a.T * S;
   return {title, S, Numbers(first, first + a.T * S)};
+}
+
+// Sizes of numbers, in units of `most`.
+Panel Sizes(const std::string& title, const std::vector<int64_t>& shape, const Numbers& numbers,
+            double most) {
+  constexpr int64_t kMostRows = 8, kMostColumns = 12;
+  const int64_t columns = shape.back();
+  const int64_t rows = static_cast<int64_t>(numbers.size()) / columns;
+  Panel panel{title, std::min(columns, kMostColumns), {}, std::min(rows, kMostRows)};
+  for (int64_t r = 0; r < panel.rows; ++r) {
+    for (int64_t c = 0; c < panel.columns; ++c) {
+      panel.values.push_back(std::abs(numbers[r * columns + c]) / std::max(most, 1e-30));
+    }
+  }
+  return panel;
+}
+
+double Largest(const Numbers& a, const Numbers& b) {
+  double most = 0;
+  for (const Numbers* numbers : {&a, &b}) {
+    for (const double value : *numbers) {
+      if (std::isfinite(value)) most = std::max(most, std::abs(value));
+    }
+  }
+  return most;
+}
+
+// Each tensor as it is right and with the fault where one sees it, and the error.
+std::string PictureOf(const FaultView& view) {
+  std::vector<Panel> panels;
+  for (size_t i = 0; i < view.names.size(); ++i) {
+    const Numbers &right = view.right[i], &wrong = view.wrong[i];
+    const double most = Largest(right, wrong);
+    if (!(Residual(wrong, right) < 0.02)) {
+      panels.push_back(Sizes(view.names[i], view.shapes[i], right, most));
+      panels.push_back(Sizes("with the fault", view.shapes[i], wrong, most));
+    }
+    Numbers error(right.size());
+    for (size_t j = 0; j < right.size(); ++j) error[j] = wrong[j] - right[j];
+    panels.push_back(Sizes("error of " + view.names[i], view.shapes[i], error, Largest(error, {})));
+  }
+  return Draw(panels);
 }
 
 std::optional<std::string> PictureOf(std::string_view id, const AttentionDump& dump) {
@@ -167,7 +240,8 @@ std::string FaultPicture(std::string_view id) {
   for (const Example& example : kExamples) {
     if (std::optional<std::string> picture = PictureOf(id, example.dump)) return *picture;
   }
-  return "";
+  const std::optional<FaultView> view = ViewFault(std::string(id));
+  return view ? PictureOf(*view) : "";
 }
 
 }  // namespace heed

@@ -144,7 +144,7 @@ class Session {
     } else if (right) {
       HEED_TRY(CheckOtherInputs());
     } else {
-      HEED_TRY(Conclude(first, dump));
+      HEED_TRY(Conclude(first));
     }
     report_.runs = program_.runs();
     return std::move(report_);
@@ -357,7 +357,7 @@ class Session {
     random_ = apart > bound_;
     Say(kRepeats, apart, bound_, random_ ? "equal rows of one batch have different results" : "");
     if (random_) {
-      Skip(kBatchCheck, "results are random");
+      Skip(kBatchCheck, "equal questions have different answers, so that rows cannot be compared");
     } else {
       Say(kBatchCheck, moved, bound_);
       if (moved > bound_) Unexplained("a row's result depends on the other rows of its batch");
@@ -443,16 +443,20 @@ class Session {
     HEED_TRY(CheckAgainstFormula(kLarge, Large()));
     for (const auto& [text, probe] : Caches()) {
       if (!modes_.contains("cached")) {
-        Skip(*text, "the program does not say that it has a mode \"cached\"");
+        Skip(*text, NotTold("cached", "a cache"));
       } else if (probe.chunks.empty()) {
-        Skip(*text, "block_size leaves no room");
+        Skip(*text, "block_size is too small for chunks");
       } else {
         HEED_TRY(CheckChunks(*text, probe));
       }
     }
     if (modes_.contains("train")) return CheckTraining();
-    Skip(kTrain, "the program does not say that it has a mode \"train\"");
+    Skip(kTrain, NotTold("train", "a train mode"));
     return {};
+  }
+
+  static std::string NotTold(const char* mode, const char* thing) {
+    return fmt::format("its answers do not say that it has {} (modes \"{}\")", thing, mode);
   }
 
   bool IsRightSoFar() const { return report_.diagnosis.verdict == DiagnosisVerdict::kCorrect; }
@@ -472,7 +476,7 @@ class Session {
     if (right || !looks) return {};
     report_.diagnosis = found;
     report_.diagnosis.seen.push_back(fmt::format("seen by the check \"{}\" alone", text.name));
-    return Conclude(probe, dump);
+    return Conclude(probe);
   }
 
   Status CheckChunks(const CheckText& text, const Probe& probe) {
@@ -587,17 +591,18 @@ class Session {
     report_.diagnosis.seen.push_back(note);
     if (std::abs(ratio.mean - 1) <= kStandardErrors * ratio.error && ratio.excess <= kMostExcess) {
       Name(kLiveDropout[0].c_str(), std::abs(ratio.mean - 1), note);
+      KeepWhole(ProbeOf(1, kPositions));
     }
     return {};
   }
 
   // ---------------------------------------------------------------- when a formula is wrong
 
-  Status Conclude(const Probe& probe, const AttentionDump& dump) {
+  Status Conclude(const Probe& probe) {
     const DiagnosisVerdict verdict = report_.diagnosis.verdict;
     if (verdict == DiagnosisVerdict::kAmbiguous) HEED_TRY(Separate(probe));
     if (verdict == DiagnosisVerdict::kFault) HEED_TRY(Confirm(probe));
-    return Shorten(probe, dump);
+    return Shorten(probe);
   }
 
   // The same question about other numbers.
@@ -785,7 +790,7 @@ class Session {
     return report_.diagnosis.explanations.empty();
   }
 
-  Status Shorten(const Probe& probe, const AttentionDump& dump) {
+  Status Shorten(const Probe& probe) {
     std::vector<Probe> candidates = Shorter(probe);
     // Without a name, what comes before the first wrong row is right.
     if (report_.diagnosis.explanations.empty() && probe.chunks.empty()) {
@@ -813,7 +818,7 @@ class Session {
       Keep(question.probe, question.attention, answer->theirs.back().values, right);
       return {};
     }
-    KeepWhole(probe, dump);
+    KeepWhole(probe);
     return {};
   }
 
@@ -838,10 +843,15 @@ class Session {
                                          ProbeCode(probe, right, worst / T, worst % T)};
   }
 
-  // Nothing shorter fails: the input itself, from its numbers alone.
-  void KeepWhole(const Probe& probe, const AttentionDump& dump) {
+  // Nothing shorter fails: the whole input, but for the row of low variance, which is not in its
+  // code.
+  void KeepWhole(const Probe& probe) {
     if (!probe.chunks.empty()) return;
-    Keep(probe, dump.attention, dump.theirs.back().values, RightY(dump.attention));
+    const AttentionCase attention = MakeCase(probe);
+    const Result<LiveAnswer> answer = Ask({probe, attention});
+    if (!answer) return;
+    const Numbers &theirs = answer->theirs.back().values, right = RightY(attention);
+    if (Residual(theirs, right) > 10 * bound_) Keep(probe, attention, theirs, right);
   }
 
   const LiveRequest& request_;

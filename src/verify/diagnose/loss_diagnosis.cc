@@ -8,6 +8,7 @@
 #include <numbers>
 #include <set>
 
+#include "base/quote.h"
 #include "tensor/shape.h"
 #include "verify/diagnose/dump.h"
 #include "verify/diagnose/replay.h"
@@ -308,8 +309,8 @@ Result<LossCase> ReadCase(Dump* dump) {
   for (int64_t b = 0; b < c.B; ++b) {
     if (RowSum(right, c, b).count > 0) return c;
   }
-  return Fail(ErrorKind::kFormat, dump->where() + ": tensor " + name, "no target that counts",
-              "at least one from 0 to V - 1");
+  return Fail(ErrorKind::kFormat, dump->where() + ": tensor " + Quoted(name),
+              "no target that counts", "at least one from 0 to V - 1");
 }
 
 }  // namespace
@@ -340,6 +341,34 @@ Result<Diagnosis> DiagnoseLoss(const TensorFile& file, const std::string& where,
   replayer.deviations = Deviations(c);
   replayer.most_faults = 2;
   return FaultSearch<Choices>(replayer, conventions).Run();
+}
+
+Result<std::optional<FaultView>> ViewLossFault(const TensorFile& file, const SettingTexts& given,
+                                               const std::string& id) {
+  const std::string where = "example";
+  Dump dump(file, where, given);
+  HEED_ASSIGN(LossCase c, ReadCase(&dump));
+  Choices right;
+  right.shift = c.shift;
+  Replayer<Choices> replayer;
+  replayer.theirs = {{"weight of each label", {c.B * c.T, c.V}}};
+  // What the loss takes from the logarithm of each probability.
+  replayer.replay = [&c](const Choices& choices) {
+    const double loss = Replay(choices, c)[0][0];
+    std::vector<double> weights;
+    for (size_t i = 0; i < c.log_p.size(); ++i) {
+      constexpr double kStep = 1e-4;
+      LossCase moved = c;
+      moved.log_p[i] -= kStep;
+      moved.log_p_twice[i] -= kStep;
+      weights.push_back((Replay(choices, moved)[0][0] - loss) / kStep);
+    }
+    return Outputs{std::move(weights)};
+  };
+  replayer.deviations = Deviations(c);
+  const std::vector<Deviation<Choices>> stops = StopTokens(c);
+  replayer.deviations.insert(replayer.deviations.end(), stops.begin(), stops.end());
+  return ViewOf(replayer, right, id);
 }
 
 std::span<const FaultKind> LossFaults() { return kFaults; }

@@ -2,6 +2,7 @@
 // them or the tokens themselves, and the loss or perplexity that somebody reported.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "inspect/attention_settings.h"
 #include "io/tensor_file.h"
 #include "verify/diagnose/diagnosis.h"
+#include "verify/diagnose/replay.h"
 
 namespace heed {
 
@@ -17,5 +19,8 @@ namespace heed {
 Result<Diagnosis> DiagnoseLoss(const TensorFile& dump, const std::string& where,
                                const SettingTexts& given);
 std::span<const FaultKind> LossFaults();
+// What a fault makes of such a dump; nothing where it does not show.
+Result<std::optional<FaultView>> ViewLossFault(const TensorFile& dump, const SettingTexts& given,
+                                               const std::string& id);
 
 }  // namespace heed

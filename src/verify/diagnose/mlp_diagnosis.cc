@@ -233,31 +233,50 @@ Result<Activation> StatedActivation(const Dump& dump, const MlpCase& mlp) {
   return BadRequest(dump.where() + ": mlp", "'" + *stated + "'", "gelu or swiglu");
 }
 
+// All that a search needs; `mlp` is what the replayer reads.
+Status Prepare(Dump* dump, MlpCase* mlp, Replayer<Choices>* replayer,
+               std::vector<Reading<Choices>>* conventions) {
+  HEED_TRY(CaseReader(dump, mlp).Read());
+  Reading<Choices> plain;
+  HEED_ASSIGN(plain.choices.activation, StatedActivation(*dump, *mlp));
+  plain.choices.gate = mlp->gated ? Gate::kGate : Gate::kNone;
+  plain.names["layout"] = mlp->up.in_out ? "Conv1D" : "Linear";
+  *conventions = {plain};
+  if (mlp->either_layout) {
+    plain.choices.turn_all = true;
+    plain.names["layout"] = "Linear";
+    conventions->push_back(plain);
+  }
+  replayer->theirs = {mlp->y};
+  replayer->floor = NoiseFloorOf(mlp->y.dtype, dump->coarsest());
+  replayer->replay = [mlp](const Choices& choices) { return Replay(choices, *mlp); };
+  replayer->deviations = Deviations(*mlp);
+  return {};
+}
+
 }  // namespace
 
 Result<Diagnosis> DiagnoseMlp(const TensorFile& file, const std::string& where,
                               const SettingTexts& given) {
   Dump dump(file, where, given);
   MlpCase mlp;
-  HEED_TRY(CaseReader(&dump, &mlp).Read());
-  Reading<Choices> plain;
-  HEED_ASSIGN(plain.choices.activation, StatedActivation(dump, mlp));
-  plain.choices.gate = mlp.gated ? Gate::kGate : Gate::kNone;
-  plain.names["layout"] = mlp.up.in_out ? "Conv1D" : "Linear";
-  std::vector<Reading<Choices>> conventions = {plain};
-  if (mlp.either_layout) {
-    plain.choices.turn_all = true;
-    plain.names["layout"] = "Linear";
-    conventions.push_back(plain);
-  }
   Replayer<Choices> replayer;
-  replayer.theirs = {mlp.y};
-  replayer.floor = NoiseFloorOf(mlp.y.dtype, dump.coarsest());
-  replayer.replay = [&mlp](const Choices& choices) { return Replay(choices, mlp); };
-  replayer.deviations = Deviations(mlp);
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &mlp, &replayer, &conventions));
   Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
   if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) HEED_TRY(dump.CheckFinite(mlp.y));
   return diagnosis;
+}
+
+Result<std::optional<FaultView>> ViewMlpFault(const TensorFile& file, const SettingTexts& given,
+                                              const std::string& id) {
+  const std::string where = "example";
+  Dump dump(file, where, given);
+  MlpCase mlp;
+  Replayer<Choices> replayer;
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &mlp, &replayer, &conventions));
+  return ViewOf(replayer, conventions[0].choices, id);
 }
 
 std::span<const FaultKind> MlpFaults() { return kFaults; }

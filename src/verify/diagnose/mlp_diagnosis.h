@@ -1,6 +1,7 @@
 // Diagnosis of a saved feed-forward layer: x [.., C], its weights under their model's names, y.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "inspect/attention_settings.h"
 #include "io/tensor_file.h"
 #include "verify/diagnose/diagnosis.h"
+#include "verify/diagnose/replay.h"
 
 namespace heed {
 
@@ -19,5 +21,8 @@ namespace heed {
 Result<Diagnosis> DiagnoseMlp(const TensorFile& dump, const std::string& where,
                               const SettingTexts& given);
 std::span<const FaultKind> MlpFaults();
+// What a fault makes of such a dump; nothing where it does not show.
+Result<std::optional<FaultView>> ViewMlpFault(const TensorFile& dump, const SettingTexts& given,
+                                              const std::string& id);
 
 }  // namespace heed

@@ -21,7 +21,6 @@ namespace {
 
 constexpr const char* kBlockLine = "x = x + attn(ln_1(x)); x = x + mlp(ln_2(x))";
 constexpr const char* kBlockLineCpp = "x += Attention(Norm1(x)); x += Mlp(Norm2(x));";
-constexpr const char* kPositions = "position_ids = attention_mask.cumsum(-1) - 1";
 
 constexpr FaultKind kFaults[] = {
     {"residual_from_normed", "the branch is added to the normed input, not to the input itself",
@@ -45,12 +44,6 @@ constexpr FaultKind kFaults[] = {
     {"embedding_scale", "embeddings or logits carry a factor sqrt(n_embd)",
      "scale as the checkpoint was trained, GPT-2 and Llama not at all", "x = wte(tokens)",
      "x[c] = wte[token * C + c];", "the ratio of the first hidden state to the embedding"},
-    {"left_pad_positions", "positions are counted from the padding",
-     "count positions from the first real token", kPositions, "position = t - first_token;",
-     "rows without padding are equal, the others are not"},
-    {"padding_not_masked", "padding takes part in attention", "hide padded keys as well",
-     "mask = causal & attention_mask[:, None, None, :]", "if (!is_token[s]) continue;",
-     "the logits of a row move with the amount of its padding"},
     {"position_offset_two", "the position table is read two rows further",
      "read row p for position p; an offset of 2 belongs to tables that store it",
      "x = x + wpe(torch.arange(T))", "x += wpe[p];", "row p of the table against row p + 2"},
@@ -205,11 +198,11 @@ class CaseReader {
     HEED_TRY(ReadArrangement());
     HEED_TRY(ReadTokens());
     HEED_TRY(ReadMask());
-    if (!case_.padded) HEED_TRY(ReadTaps());
+    HEED_TRY(ReadTaps());
     const ModelInput& in = case_.input;
     HEED_ASSIGN(Observed logits, dump_.Floats("logits", {in.B, in.T, config_.vocab_size},
                                               "[B, T, vocab_size]", /*any=*/true));
-    ClearPadding(&logits);
+    ClearPadding(&logits, /*blocks=*/1, /*keys=*/false);
     case_.theirs.push_back(std::move(logits));
     return ReadDecode();
   }
@@ -270,13 +263,19 @@ class CaseReader {
     return {};
   }
 
-  // Nobody cares what a model says at padding.
-  void ClearPadding(Observed* logits) const {
+  // Nobody cares what a model says at padding: rows of [B, blocks, T, ..], and of a pattern its
+  // keys.
+  void ClearPadding(Observed* tensor, int64_t blocks, bool keys) const {
     const ModelInput& in = case_.input;
-    for (int64_t r = 0; r < in.B * in.T; ++r) {
-      const int64_t b = r / in.T, t = r % in.T;
-      if (t >= in.first[b] && t < in.first[b] + in.count[b]) continue;
-      std::fill_n(logits->values.begin() + r * config_.vocab_size, config_.vocab_size, 0.0);
+    const auto size = static_cast<int64_t>(tensor->values.size());
+    const int64_t width = size / (in.B * blocks * in.T);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t b = i / (blocks * in.T * width);
+      const auto is_token = [&](int64_t t) {
+        return t >= in.first[b] && t < in.first[b] + in.count[b];
+      };
+      if (is_token(i / width % in.T) && (!keys || is_token(i % width))) continue;
+      tensor->values[i] = 0;
     }
   }
 
@@ -297,6 +296,8 @@ class CaseReader {
       if (tap.shape != shape && tap.shape != joined) {
         return dump_.ShapeError(name, ShapeText(shape));
       }
+      const bool keys = std::string_view(place.kind) == "pattern";
+      ClearPadding(&tap, keys ? config_.n_head : 1, keys);
       case_.input.taps.push_back(place.Name());
       case_.theirs.push_back(std::move(tap));
     }
@@ -357,6 +358,11 @@ class Deviations {
     Add(
         "left_pad_positions", "pad positions", [](ModelRecipe* r) { r->positions_from_pad = true; },
         kTable);
+    if (case_.padded && case_.input.n_decode > 0) {
+      Add(
+          "left_pad_positions", "pad positions", [](ModelRecipe* r) { r->decode_from_pad = true; },
+          "", "behind the cache alone");
+    }
     Add(
         "padding_not_masked", "pad mask", [](ModelRecipe* r) { r->pads_hidden = false; }, kPadded);
   }
@@ -526,6 +532,8 @@ class Deviations {
     const AttentionFacts facts = Facts(case_.input.T, 0);
     for (const AttentionFault& fault : AttentionFaultTable()) {
       const std::string id(fault.kind.id);
+      // Whole sequences do not come in pieces.
+      if (id == "rope_fragments_joined") continue;
       for (const Variant& variant :
            fault.variants ? fault.variants(facts) : std::vector<Variant>()) {
         list_.push_back({id,
@@ -687,6 +695,18 @@ Result<Diagnosis> DiagnoseModel(const TensorFile& file, const std::string& where
     TryAnyHead(&model, c, replayer.floor, &diagnosis);
   }
   return diagnosis;
+}
+
+std::optional<FaultView> ViewModelFault(Gpt* model, ModelInput input, const std::string& id) {
+  ModelCase c;
+  c.input = std::move(input);
+  c.theirs = {{"logits", {c.input.B, c.input.T, model->config().vocab_size}}};
+  ModelReplay replay(model, c.input);
+  Replayer<ModelRecipe> replayer;
+  replayer.theirs = c.theirs;
+  replayer.replay = [&replay](const ModelRecipe& recipe) { return replay.Run(recipe); };
+  replayer.deviations = Deviations(model->config(), c).List();
+  return ViewOf(replayer, RightRecipe(model->config()), id);
 }
 
 std::span<const FaultKind> ModelFaults() { return kFaults; }

@@ -1,6 +1,7 @@
 // Diagnosis of a whole model's saved logits against the folder that the weights came from.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "inspect/attention_settings.h"
 #include "io/tensor_file.h"
 #include "verify/diagnose/diagnosis.h"
+#include "verify/diagnose/model_replay.h"
 
 namespace heed {
 
@@ -20,5 +22,7 @@ namespace heed {
 Result<Diagnosis> DiagnoseModel(const TensorFile& dump, const std::string& where,
                                 const SettingTexts& given, const std::string& model_folder);
 std::span<const FaultKind> ModelFaults();
+// What a fault makes of a model's logits, without padding; nothing where it does not show.
+std::optional<FaultView> ViewModelFault(Gpt* model, ModelInput input, const std::string& id);
 
 }  // namespace heed

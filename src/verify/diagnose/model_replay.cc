@@ -183,17 +183,21 @@ std::vector<ModelReplay::Group> ModelReplay::Groups(const ModelRecipe& recipe) c
   for (int64_t b = 0; b < input_.B; ++b) {
     const int64_t pads = input_.first[b];
     const auto row = input_.tokens.begin() + b * input_.T;
-    Group group{1, input_.count[b], {row + pads, row + pads + input_.count[b]}, 0, b, 0};
-    if (recipe.positions_from_pad) group.origin = pads;
+    Group group{1, input_.count[b], {row + pads, row + pads + input_.count[b]}, b, 0, pads};
     if (!recipe.pads_hidden) {
       group.tokens.insert(group.tokens.begin(), row, row + pads);
       group.T += pads;
-      group.origin -= pads;
       group.skip = pads;
     }
     groups.push_back(std::move(group));
   }
   return groups;
+}
+
+// The position of a group's first row.
+int64_t ModelReplay::Origin(const ModelRecipe& recipe, const Call& call) {
+  const bool from_pad = recipe.positions_from_pad || (call.decode && recipe.decode_from_pad);
+  return (from_pad ? call.group.pads : 0) - call.group.skip;
 }
 
 // The row of the position table for position t of a call.
@@ -203,7 +207,7 @@ int64_t ModelReplay::TableRow(const ModelRecipe& recipe, const Call& call, int64
   if (choice == PositionChoice::kRestart) position = t;
   if (choice == PositionChoice::kChunkConstant) position = call.P;
   if (choice == PositionChoice::kOneTooFar) position += 1;
-  position += call.group.origin;
+  position += Origin(recipe, call);
   if (recipe.table == TableChoice::kOffsetOne) position += 1;
   if (recipe.table == TableChoice::kOffsetTwo) position += 2;
   // Padding before position 0 reads the first row, and beyond the table stands its last.
@@ -232,7 +236,29 @@ ModelReplay::Numbers ModelReplay::Embed(const ModelRecipe& recipe, const Call& c
 void ModelReplay::Tap(const Call& call, const char* place, int64_t layer, const Numbers& values) {
   if (!call.tapped) return;
   const std::string name = layer < 0 ? place : fmt::format("{}.{}", place, layer);
-  if (std::ranges::find(input_.taps, name) != input_.taps.end()) tapped_[name] = values;
+  if (std::ranges::find(input_.taps, name) == input_.taps.end()) return;
+  const Group& group = call.group;
+  if (group.B == input_.B && group.T == input_.T && group.skip == 0) {
+    tapped_[name] = values;
+    return;
+  }
+  // One row of the batch, put where its tokens are.
+  const int64_t B = input_.B, T = input_.T, first = input_.first[group.row];
+  const int64_t kept = group.T - group.skip;
+  const bool map = std::string_view(place) == "pattern";
+  // Blocks [.., group.T, width] of the group become blocks [.., T, width of the whole].
+  const int64_t blocks = map ? config_.n_head : 1;
+  const int64_t width = static_cast<int64_t>(values.size()) / (blocks * group.T);
+  const int64_t wide = map ? T : width, copied = map ? kept : width;
+  Numbers& whole = tapped_[name];
+  whole.resize(B * blocks * T * wide);
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t t = 0; t < kept; ++t) {
+      const int64_t from = (block * group.T + group.skip + t) * width + (map ? group.skip : 0);
+      const int64_t to = ((group.row * blocks + block) * T + first + t) * wide + (map ? first : 0);
+      std::copy_n(&values[from], copied, &whole[to]);
+    }
+  }
 }
 
 // [B, heads, T, D] as taps have it, [B, T, heads, D].
@@ -260,7 +286,7 @@ ModelReplay::Numbers ModelReplay::Attend(const ModelRecipe& recipe, const Call& 
   c.past_k = l.past_k;
   c.past_v = l.past_v;
   AttentionRecipe choice = call.decode ? recipe.decode : recipe.attention;
-  choice.rotate.first += call.group.origin;
+  choice.rotate.first += Origin(recipe, call);
   if (call.decode && recipe.upper_layers_ahead && layer > 0) choice.rotate.first += call.T;
   AttentionReplay replay(c);
   const AttentionReplay::Shared y = replay.Tensor(choice, Stage::kY);

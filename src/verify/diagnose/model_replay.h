@@ -59,6 +59,7 @@ struct ModelRecipe {
   KeyRows key_rows = KeyRows::kRight;
   bool pads_hidden = true;
   bool positions_from_pad = false;  // counted from the pad, not from the first token
+  bool decode_from_pad = false;     // behind the cache alone
 };
 
 // The right recipe of a resolved config.
@@ -104,8 +105,8 @@ class ModelReplay {
   struct Group {
     int64_t B = 0, T = 0;
     std::vector<int64_t> tokens;  // [B, T]
-    int64_t origin = 0;           // the position of the first token
     int64_t row = 0, skip = 0;    // where in the batch; leading positions that are padding
+    int64_t pads = 0;             // padding before the row's first token
   };
   // One call on T positions behind P.
   struct Call {
@@ -120,6 +121,7 @@ class ModelReplay {
   AttentionCase AttentionOf(const Attention& attention) const;
   SavedLinear WithKeyRows(const SavedLinear& qkv, KeyRows rows) const;
   std::vector<Group> Groups(const ModelRecipe& recipe) const;
+  static int64_t Origin(const ModelRecipe& recipe, const Call& call);
   Numbers Embed(const ModelRecipe& recipe, const Call& call) const;
   int64_t TableRow(const ModelRecipe& recipe, const Call& call, int64_t t) const;
   Numbers Attend(const ModelRecipe& recipe, const Call& call, int64_t layer, const Numbers& x);

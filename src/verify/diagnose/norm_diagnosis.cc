@@ -235,26 +235,40 @@ Result<bool> IsRms(const Dump& dump) {
   return BadRequest(dump.where() + ": kind", "'" + *kind + "'", "layernorm or rmsnorm");
 }
 
+// All that a search needs; `n` is what the replayer reads.
+Status Prepare(Dump* dump, NormCase* n, Replayer<Choices>* replayer,
+               std::vector<Reading<Choices>>* conventions) {
+  HEED_ASSIGN(const bool rms, IsRms(*dump));
+  HEED_ASSIGN(const std::optional<double> eps, dump->Setting<double>("norm_eps"));
+  if (eps && !(*eps >= 0)) {
+    return BadRequest(dump->where() + ": norm_eps", fmt::format("{}", *eps), "a number from 0");
+  }
+  HEED_ASSIGN(*n, ReadCase(dump));
+  *conventions = Conventions(rms, eps, *n);
+  replayer->theirs = {n->y};
+  replayer->floor = NoiseFloorOf(n->y.dtype, dump->coarsest());
+  replayer->floor.arithmetic =
+      std::max(replayer->floor.arithmetic,
+               8 * UnitRoundoff(DType::kF32) * Condition(conventions->front().choices, *n));
+  replayer->replay = [n](const Choices& choices) { return Replay(choices, *n); };
+  replayer->deviations = Deviations(eps.value_or(0));
+  return {};
+}
+
+Deviation<Choices> Cancellation() {
+  return {"norm_cancellation", "variance", [](Choices* c) { c->variance = Variance::kCancelling; },
+          ""};
+}
+
 }  // namespace
 
 Result<Diagnosis> DiagnoseNorm(const TensorFile& file, const std::string& where,
                                const SettingTexts& given) {
   Dump dump(file, where, given);
-  HEED_ASSIGN(const bool rms, IsRms(dump));
-  HEED_ASSIGN(const std::optional<double> eps, dump.Setting<double>("norm_eps"));
-  if (eps && !(*eps >= 0)) {
-    return BadRequest(where + ": norm_eps", fmt::format("{}", *eps), "a number from 0");
-  }
-  HEED_ASSIGN(const NormCase n, ReadCase(&dump));
-  const std::vector<Reading<Choices>> conventions = Conventions(rms, eps, n);
+  NormCase n;
   Replayer<Choices> replayer;
-  replayer.theirs = {n.y};
-  replayer.floor = NoiseFloorOf(n.y.dtype, dump.coarsest());
-  replayer.floor.arithmetic =
-      std::max(replayer.floor.arithmetic,
-               8 * UnitRoundoff(DType::kF32) * Condition(conventions.front().choices, n));
-  replayer.replay = [&n](const Choices& choices) { return Replay(choices, n); };
-  replayer.deviations = Deviations(eps.value_or(0));
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &n, &replayer, &conventions));
   Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
   const auto residual = [](const Diagnosis& d) {
     return d.explanations.empty() ? std::numeric_limits<double>::infinity()
@@ -262,8 +276,7 @@ Result<Diagnosis> DiagnoseNorm(const TensorFile& file, const std::string& where,
   };
   // Where the mean is large, noise alone hides much: a factor for each row must then do far better.
   if (residual(diagnosis) > NoiseFloorOf(n.y.dtype, dump.coarsest()).arithmetic) {
-    replayer.deviations = {{"norm_cancellation", "variance",
-                            [](Choices* c) { c->variance = Variance::kCancelling; }, ""}};
+    replayer.deviations = {Cancellation()};
     Diagnosis cancelled = FaultSearch<Choices>(replayer, conventions).Run();
     if (cancelled.verdict == DiagnosisVerdict::kFault &&
         residual(cancelled) < 0.1 * residual(diagnosis)) {
@@ -272,6 +285,18 @@ Result<Diagnosis> DiagnoseNorm(const TensorFile& file, const std::string& where,
   }
   if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) HEED_TRY(dump.CheckFinite(n.y));
   return diagnosis;
+}
+
+Result<std::optional<FaultView>> ViewNormFault(const TensorFile& file, const SettingTexts& given,
+                                               const std::string& id) {
+  const std::string where = "example";
+  Dump dump(file, where, given);
+  NormCase n;
+  Replayer<Choices> replayer;
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &n, &replayer, &conventions));
+  replayer.deviations.push_back(Cancellation());
+  return ViewOf(replayer, conventions[0].choices, id);
 }
 
 std::span<const FaultKind> NormFaults() { return kFaults; }

@@ -471,27 +471,47 @@ double StepNoise(const OptimizerCase& c, const Outputs& right) {
   return kCorrection * worst;
 }
 
+// All that a search needs; `c` is what the replayer reads.
+Status Prepare(Dump* dump, OptimizerCase* c, Replayer<Choices>* replayer,
+               std::vector<Reading<Choices>>* conventions) {
+  HEED_TRY(CaseReader(dump, c).Read());
+  HEED_TRY(ReadClip(*dump, c));
+  HEED_ASSIGN(*conventions, ReadConventions(*dump, *c));
+  replayer->theirs = c->after;
+  replayer->replay = [c](const Choices& choices) { return Step(choices, *c).Run(); };
+  std::vector<DType> stored;
+  for (const Observed& after : c->after) stored.push_back(after.dtype);
+  replayer->floor = NoiseFloorOf(CoarsestOf(stored), dump->coarsest());
+  replayer->floor.arithmetic = 8 * UnitRoundoff(dump->coarsest()) +
+                               StepNoise(*c, replayer->replay((*conventions)[0].choices));
+  replayer->floor.storage = std::min(replayer->floor.storage, replayer->floor.arithmetic);
+  replayer->deviations = Deviations(*c, (*conventions)[0].choices.rate);
+  replayer->most_partners = 24;
+  return {};
+}
+
 }  // namespace
 
 Result<Diagnosis> DiagnoseOptimizer(const TensorFile& file, const std::string& where,
                                     const SettingTexts& given) {
   Dump dump(file, where, given);
   OptimizerCase c;
-  HEED_TRY(CaseReader(&dump, &c).Read());
-  HEED_TRY(ReadClip(dump, &c));
-  HEED_ASSIGN(const std::vector<Reading<Choices>> conventions, ReadConventions(dump, c));
   Replayer<Choices> replayer;
-  replayer.theirs = c.after;
-  replayer.replay = [&c](const Choices& choices) { return Step(choices, c).Run(); };
-  std::vector<DType> stored;
-  for (const Observed& after : c.after) stored.push_back(after.dtype);
-  replayer.floor = NoiseFloorOf(CoarsestOf(stored), dump.coarsest());
-  replayer.floor.arithmetic =
-      8 * UnitRoundoff(dump.coarsest()) + StepNoise(c, replayer.replay(conventions[0].choices));
-  replayer.floor.storage = std::min(replayer.floor.storage, replayer.floor.arithmetic);
-  replayer.deviations = Deviations(c, conventions[0].choices.rate);
-  replayer.most_partners = 24;
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
   return FaultSearch<Choices>(replayer, conventions).Run();
+}
+
+Result<std::optional<FaultView>> ViewOptimizerFault(const TensorFile& file,
+                                                    const SettingTexts& given,
+                                                    const std::string& id) {
+  const std::string where = "example";
+  Dump dump(file, where, given);
+  OptimizerCase c;
+  Replayer<Choices> replayer;
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
+  return ViewOf(replayer, conventions[0].choices, id);
 }
 
 std::span<const FaultKind> OptimizerFaults() { return kFaults; }

@@ -3,6 +3,7 @@
 // not zero.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "inspect/attention_settings.h"
 #include "io/tensor_file.h"
 #include "verify/diagnose/diagnosis.h"
+#include "verify/diagnose/replay.h"
 
 namespace heed {
 
@@ -21,5 +23,9 @@ namespace heed {
 Result<Diagnosis> DiagnoseOptimizer(const TensorFile& dump, const std::string& where,
                                     const SettingTexts& given);
 std::span<const FaultKind> OptimizerFaults();
+// What a fault makes of such a dump; nothing where it does not show.
+Result<std::optional<FaultView>> ViewOptimizerFault(const TensorFile& dump,
+                                                    const SettingTexts& given,
+                                                    const std::string& id);
 
 }  // namespace heed

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,6 +102,37 @@ struct Replayer {
   // Pairs are tried with at most this many singles, those nearest to theirs.
   size_t most_partners = 64;
 };
+
+// What a fault makes of somebody's inputs, beside what is right: for its picture.
+struct FaultView {
+  std::vector<std::string> names;
+  std::vector<std::vector<int64_t>> shapes;
+  Outputs right, wrong;
+};
+
+// Of the first way to make the fault `id` that changes a number here; nothing when there is none.
+template <class Choices>
+std::optional<FaultView> ViewOf(const Replayer<Choices>& replayer, const Choices& right,
+                                const std::string& id) {
+  FaultView view{.right = replayer.replay(right)};
+  for (const Observed& tensor : replayer.theirs) {
+    view.names.push_back(tensor.name);
+    view.shapes.push_back(tensor.shape);
+  }
+  for (const Deviation<Choices>& deviation : replayer.deviations) {
+    if (deviation.id != id) continue;
+    std::vector<Choices> ways(1, right);
+    if (deviation.fit.grid.empty()) deviation.apply(&ways[0]);
+    for (const double value : deviation.fit.grid) {
+      if (!deviation.fit.belongs(value)) continue;
+      deviation.fit.change(value, &ways.emplace_back(right));
+    }
+    // The last of a grid is the farthest from what is usual.
+    view.wrong = replayer.replay(ways.back());
+    if (!SameNumbers(view.right, view.wrong)) return view;
+  }
+  return std::nullopt;
+}
 
 template <class Choices>
 class FaultSearch {

@@ -424,29 +424,49 @@ Result<SamplerCase> ReadCase(Dump* dump) {
   return c;
 }
 
+// All that a search needs; `c` is what the replayer reads.
+Status Prepare(Dump* dump, SamplerCase* c, Replayer<Choices>* replayer,
+               std::vector<Reading<Choices>>* conventions) {
+  HEED_ASSIGN(*c, ReadCase(dump));
+  conventions->resize(1);
+  if (c->temperature != 1 && c->temperature != 0 && (c->top_p < 1 || c->min_p > 0)) {
+    (*conventions)[0].names["order"] = "temperature before the filters";
+    conventions->push_back((*conventions)[0]);
+    (*conventions)[1].names["order"] = "temperature after the filters";
+    (*conventions)[1].choices.order = Order::kTemperatureLast;
+  }
+  replayer->theirs = {c->probabilities};
+  replayer->floor = NoiseFloorOf(c->probabilities.dtype, dump->coarsest());
+  replayer->replay = [c](const Choices& choices) { return Replay(choices, *c); };
+  replayer->deviations = Deviations(*c);
+  return {};
+}
+
 }  // namespace
 
 Result<Diagnosis> DiagnoseSampler(const TensorFile& file, const std::string& where,
                                   const SettingTexts& given) {
   Dump dump(file, where, given);
-  HEED_ASSIGN(const SamplerCase c, ReadCase(&dump));
-  std::vector<Reading<Choices>> conventions(1);
-  if (c.temperature != 1 && c.temperature != 0 && (c.top_p < 1 || c.min_p > 0)) {
-    conventions[0].names["order"] = "temperature before the filters";
-    conventions.push_back(conventions[0]);
-    conventions[1].names["order"] = "temperature after the filters";
-    conventions[1].choices.order = Order::kTemperatureLast;
-  }
+  SamplerCase c;
   Replayer<Choices> replayer;
-  replayer.theirs = {c.probabilities};
-  replayer.floor = NoiseFloorOf(c.probabilities.dtype, dump.coarsest());
-  replayer.replay = [&c](const Choices& choices) { return Replay(choices, c); };
-  replayer.deviations = Deviations(c);
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
   Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
   if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) {
     HEED_TRY(dump.CheckFinite(c.probabilities));
   }
   return diagnosis;
+}
+
+Result<std::optional<FaultView>> ViewSamplerFault(const TensorFile& file, const SettingTexts& given,
+                                                  const std::string& id) {
+  const std::string where = "example";
+  Dump dump(file, where, given);
+  SamplerCase c;
+  Replayer<Choices> replayer;
+  std::vector<Reading<Choices>> conventions;
+  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
+  return ViewOf(replayer, conventions[0].choices, id);
 }
 
 std::span<const FaultKind> SamplerFaults() { return kFaults; }

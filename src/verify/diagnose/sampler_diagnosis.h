@@ -2,6 +2,7 @@
 // alike.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "inspect/attention_settings.h"
 #include "io/tensor_file.h"
 #include "verify/diagnose/diagnosis.h"
+#include "verify/diagnose/replay.h"
 
 namespace heed {
 
@@ -18,5 +20,8 @@ namespace heed {
 Result<Diagnosis> DiagnoseSampler(const TensorFile& dump, const std::string& where,
                                   const SettingTexts& given);
 std::span<const FaultKind> SamplerFaults();
+// What a fault makes of such a dump; nothing where it does not show.
+Result<std::optional<FaultView>> ViewSamplerFault(const TensorFile& dump, const SettingTexts& given,
+                                                  const std::string& id);
 
 }  // namespace heed

@@ -1,0 +1,59 @@
+// What a layer is told besides its numbers and weights: which keys are padding, which tokens belong
+// together, where they stand, and what its queries and keys go through.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "inspect/attention_settings.h"
+#include "inspect/attention_trace.h"
+#include "io/tensor_file.h"
+#include "verify/diagnose/attention_recipe.h"
+
+namespace heed {
+
+// The gain of an RMS norm over the heads of queries or keys.
+struct HeadGain {
+  std::string name;            // in the file
+  std::vector<double> values;  // [heads·D], repeated where one head's were given; or empty
+  bool all_heads = false;      // [heads·D] was given: one mean over all heads
+};
+
+struct AttentionContext {
+  std::vector<int64_t> attention_mask;  // [B, S], 0 for padding; empty where there is none
+  std::vector<int64_t> document_ids;    // [B, T]; empty for one document
+  std::vector<int64_t> position_ids;    // [B, T]; empty where the index tells
+  HeadGain q_norm, k_norm;
+  std::optional<NormPlace> qk_norm;  // stated
+  std::optional<double> norm_eps;
+  bool alibi = false;
+
+  bool Padded() const { return !attention_mask.empty(); }
+  bool Packed() const { return !document_ids.empty(); }
+  bool HasGains() const { return !q_norm.values.empty(); }
+  // Whether a row begins with padding, and so has queries without a key.
+  bool PaddedLeft(const AttentionCase& attention) const;
+};
+
+inline const AttentionContext kNoContext;
+
+// Reads attention_mask [B, S] (0 and 1, as Hugging Face has it), document_ids [B, T],
+// position_ids [B, T] or [1, T], q_norm.weight and k_norm.weight ([D], [heads, D] or [heads·D],
+// behind any prefix) and the settings alibi, qk_norm (none, before_rope or after_rope) and
+// norm_eps. A mask without padding and ids of a single document say nothing. Errors (kFormat,
+// kRequest) name the tensor: another shape, floats for integers, a mask of other numbers, documents
+// behind a cache, one norm of two, a norm's bias.
+Result<AttentionContext> ReadAttentionContext(const TensorFile& file, const std::string& where,
+                                              const SettingTexts& given,
+                                              const AttentionCase& attention);
+
+// 2^(-8 (h + shift) / n) for h from 1 where n heads are a power of two; else those of the next
+// smaller one, and every other of the next larger one (Press et al. 2022, appendix of the code).
+std::vector<double> AlibiSlopes(int64_t heads, double shift);
+// As MPT has them: of those of the next power of two every other one from the second, then others.
+std::vector<double> AlibiSlopesOddsFirst(int64_t heads);
+
+}  // namespace heed
