@@ -158,7 +158,7 @@ Result<Verdict> RunAttention(Session& session, const std::vector<std::string>& f
                              const AttentionSettings& settings, const std::string& out) {
   if (files.size() != 1) {
     return BadRequest("FILE", fmt::format("{} files", files.size()),
-                      "one .safetensors or .npz file");
+                      "a model, one .safetensors or .npz file, or --q, --k and --v");
   }
   if (out.empty()) return BadRequest("--out", "nothing", "a safetensors file to write");
   SettingTexts given = TextsOf(settings);

@@ -79,8 +79,12 @@ std::string Table(const CheckReport& report, size_t width) {
       continue;
     }
     const bool repeats = r.verdict == CheckVerdict::kFailed && &r != failed;
-    if (repeats) line(fmt::format("may only repeat {}", failed->name));
-    if (!repeats) line("rules out: " + std::string(r.rules_out));
+    if (repeats) {
+      line(fmt::format("may only follow from {}", failed->name));
+    } else {
+      const bool out = r.verdict == CheckVerdict::kOk;
+      line((out ? "rules out: " : "does not rule out: ") + std::string(r.rules_out));
+    }
     if (!r.note.empty()) line("seen: " + r.note);
     if (&r == failed) line("LOOK AT: " + std::string(r.look));
   }

@@ -164,10 +164,10 @@ std::string RowsText(const std::vector<int64_t>& rows) {
     size_t last = i;
     while (last + 1 < rows.size() && rows[last + 1] == rows[last] + 1) ++last;
     text += text.empty() ? "" : ", ";
-    text += last == i ? fmt::format("{}", rows[i]) : fmt::format("{}-{}", rows[i], rows[last]);
+    text += last == i ? fmt::format("{}", rows[i]) : fmt::format("{} to {}", rows[i], rows[last]);
     i = last + 1;
   }
-  return text.empty() ? "none" : text;
+  return text.empty() ? "none" : (rows.size() == 1 ? "row " : "rows ") + text;
 }
 
 std::string Table(const Diagnosis& diagnosis, size_t width) {
@@ -194,7 +194,7 @@ std::string DiagnosisText(const Diagnosis& diagnosis, size_t width) {
                      width);
   }
   if (diagnosis.verdict != DiagnosisVerdict::kCorrect) {
-    text += Labelled("rows that agree", RowsText(diagnosis.equal_rows), width);
+    text += Labelled("what agrees", RowsText(diagnosis.equal_rows), width);
   }
   std::vector<std::string> conventions;
   for (const auto& [name, value] : diagnosis.conventions) conventions.push_back(name + " " + value);
@@ -327,7 +327,7 @@ Result<Verdict> RunDiagnose(Session& session, const DiagnoseRequest& request) {
   if (session.options.Given("run")) return RunLive(session, request);
   if (request.files.size() != 1) {
     return BadRequest("DUMP", fmt::format("{} files", request.files.size()),
-                      "one .safetensors or .npz file");
+                      "one .safetensors or .npz file, --run COMMAND or --explain all");
   }
   const std::string& path = request.files[0];
   SettingTexts given = GivenSettings(session, request);
@@ -362,6 +362,7 @@ Command DiagnoseCommand() {
   command.example =
       "heed diagnose layer.safetensors --n-head 6 --n-kv-head 2 --position rope\n"
       "heed diagnose norm.npz --kind layernorm --json\n"
+      "heed diagnose --run \"python3 examples/diagnose/numpy_attention.py\"\n"
       "heed diagnose --explain mask_missing";
   command.declare = [](Options& options) -> CommandBody {
     auto request = std::make_shared<DiagnoseRequest>();

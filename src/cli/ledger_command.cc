@@ -277,9 +277,10 @@ std::string LedgerText(const Ledger& ledger, bool memory_given, size_t width) {
       "{}",
       c.n_layer, Plural(c.n_layer), c.n_head, Plural(c.n_head), c.n_kv_head, Plural(c.n_kv_head),
       c.head_dim, c.n_embd, c.vocab_size);
-  const std::string batch = fmt::format("B = {} sequence{}, T = S = {} position{}; {} parameters",
-                                        ledger.B, Plural(ledger.B), ledger.T, Plural(ledger.T),
-                                        FormatCount(ledger.parameter_count));
+  const std::string batch =
+      fmt::format("B = {} sequence{}, T = S = {} position{}; {} parameters{}", ledger.B,
+                  Plural(ledger.B), ledger.T, Plural(ledger.T), FormatCount(ledger.parameter_count),
+                  c.tied ? "" : ", the head not tied to the embedding");
   return Wrap(model, width, 0) + "\n" + Wrap(batch, width, 0) + "\n\n" +
          TensorTable(ledger, width) + "\n" + ParameterTable(ledger, width) + "\n" +
          CacheTable(ledger, width) + "\n" + MemoryText(ledger, width) +

@@ -111,7 +111,7 @@ std::string Maps(const ReportedRun& run) {
   out += heads.ablation
              ? fmt::format(
                    "<p class=\"note\">Held-out loss {:.4f} over {} tokens; under each map, "
-                   "what it gains without that head.</p>\n",
+                   "how much it rises without that head.</p>\n",
                    heads.ablation->loss, FormatCount(heads.ablation->tokens))
              : "<p class=\"note\">No ablation: " + HtmlText(heads.no_ablation) + "</p>\n";
   std::string text;

@@ -36,10 +36,6 @@ double Reinterpret(double value, bool from_bf16) {
   return from_bf16 ? F16ToFloat(DoubleToBf16(value)) : Bf16ToFloat(DoubleToF16(value));
 }
 
-bool IsRing(const CacheStage& stage) {
-  return stage.cache >= CacheChoice::kRingEarly && stage.skipped == 0;
-}
-
 bool HidesPadding(const MaskChoice& mask) {
   return mask.pads == PadChoice::kHidden || mask.pads == PadChoice::kReversed;
 }
@@ -307,13 +303,13 @@ int64_t AttentionReplay::PositionOf(const RotateChoice& choice, int64_t b, int64
       case PositionBase::kTokensPadsOne: {
         const auto row = context_.attention_mask.begin() + b * case_.S();
         if (choice.base == PositionBase::kTokensPadsOne && row[P + at] == 0) return 1;
-        return std::count(row, row + P + at, 1);
+        return std::count(row, row + P + at, 1) + choice.first;
       }
       case PositionBase::kDocument: {
         const auto row = context_.document_ids.begin() + b * case_.T;
         int64_t first = at;
         while (first > 0 && row[first - 1] == row[at]) --first;
-        return at - first;
+        return at - first + choice.first;
       }
     }
     return P + at + choice.first;
@@ -463,11 +459,21 @@ void AttentionReplay::NormaliseHeads(const AttentionRecipe& recipe, const HeadGa
 
 // ------------------------------------------------------------------ cache and scores
 
+int64_t AttentionReplay::RingCapacity() const {
+  const int64_t window = case_.settings.window;
+  return window > 0 && window <= case_.P ? window : case_.P;
+}
+
+// Beside sequences that are taken for positions there is no past, and a ring must hold the chunk.
+bool AttentionReplay::IsRing(const AttentionRecipe& recipe) const {
+  return recipe.cache.cache >= CacheChoice::kRingEarly && recipe.cache.skipped == 0 &&
+         !recipe.project.batch_as_time && case_.T < RingCapacity();
+}
+
 // The rows that a ring as long as the window, or as the cache, holds behind the chunk, by the
 // position of each, from its first slot on.
 std::vector<int64_t> AttentionReplay::RingRows(const AttentionRecipe& recipe) const {
-  const int64_t T = case_.T, P = case_.P, window = case_.settings.window;
-  const int64_t capacity = window > 0 && window <= P ? window : P;
+  const int64_t T = case_.T, P = case_.P, capacity = RingCapacity();
   std::vector<int64_t> rows(capacity);
   for (int64_t slot = 0; slot < capacity; ++slot) {
     switch (recipe.cache.cache) {
@@ -524,7 +530,7 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
     const int64_t new_rows = choice.cache == CacheChoice::kHoleLastLost ? T - 1 : T;
     // A hole that costs the last new row lies among the rows before it for reading alone.
     const int64_t past_rows =
-        IsRing(choice) ? P
+        IsRing(recipe) ? P
                        : KeysBefore(recipe) + (choice.cache == CacheChoice::kHoleLastLost ? 1 : 0);
     // A faulty source may bring as many heads as the queries have.
     const int64_t count = static_cast<int64_t>(heads->k.size()) / (B * T * D_);
@@ -548,7 +554,7 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
         std::copy_n(fresh.begin() + r * T * D_, new_rows * D_, row + past_rows * D_);
       }
     }
-    if (IsRing(choice)) {
+    if (IsRing(recipe)) {
       const std::vector<int64_t> rows = RingRows(recipe);
       const auto capacity = static_cast<int64_t>(rows.size());
       for (Numbers* values : {&joined.k, &joined.v}) {
@@ -717,11 +723,11 @@ int64_t AttentionReplay::KeysBefore(const AttentionRecipe& recipe) const {
     case CacheChoice::kHole:
       return P + 1;
     case CacheChoice::kEndSkipped:
-      return P - recipe.cache.skipped;
+      return std::max(P - recipe.cache.skipped, int64_t{0});
     default:
       break;
   }
-  if (!IsRing(recipe.cache)) return P;
+  if (!IsRing(recipe)) return P;
   return static_cast<int64_t>(RingRows(recipe).size()) - SizesOf(recipe).T;
 }
 
@@ -945,7 +951,8 @@ AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {
         const double* weights = &(*pattern)[(b * H_ + h) * T * S];
         for (int64_t i = 0; i < T; ++i) {
           double* row = &z[((b * H_ + h) * T + i) * D_];
-          for (int64_t j = 0; j < S; ++j) {
+          // Turned weights are those of as many queries as there are.
+          for (int64_t j = 0; j < (recipe.combine.transposed ? std::min(S, T) : S); ++j) {
             const double weight =
                 recipe.combine.transposed ? weights[j * S + i] : weights[i * S + j];
             if (weight == 0) continue;

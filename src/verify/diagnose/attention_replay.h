@@ -83,6 +83,8 @@ class AttentionReplay {
                int64_t S) const;
   int64_t MaskRowOf(const AttentionRecipe& recipe, int64_t b, int64_t h) const;
   int64_t PositionOf(const RotateChoice& choice, int64_t b, int64_t t, int64_t P) const;
+  int64_t RingCapacity() const;
+  bool IsRing(const AttentionRecipe& recipe) const;
   std::vector<int64_t> RingRows(const AttentionRecipe& recipe) const;
   bool IsToken(int64_t b, int64_t j, int64_t S) const;
   void NormaliseHeads(const AttentionRecipe& recipe, const HeadGain& gain, Numbers* x) const;

@@ -130,7 +130,9 @@ class Conventions {
   }
 
   void TryOrigins() {
-    const bool visible = case_.P > 0 || Given(Stage::kQRot) || Given(Stage::kKRot);
+    // A gain behind the rotation does not turn with it.
+    const bool visible =
+        case_.P > 0 || Given(Stage::kQRot) || Given(Stage::kKRot) || context_.HasGains();
     if (!visible || !context_.position_ids.empty()) return;
     if (context_.Padded()) {
       TryBase(PositionBase::kTokens, "from the first token", "from the first row");
@@ -448,8 +450,10 @@ bool AttentionSearch::SeemsToHoldInput() {
   const auto ours = replay_.Tensor(conventions_[0].right, Stage::kY);
   double along = 0, size = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    along += (last.values[i] - (*ours)[i]) * x[i];
-    size += x[i] * x[i];
+    const double rest = last.values[i] - (*ours)[i];
+    along += rest * x[i];
+    // Rows of padding are 0 in both.
+    if (rest != 0) size += x[i] * x[i];
   }
   return along > 0.5 * size && along < 1.5 * size;
 }

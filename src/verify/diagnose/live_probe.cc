@@ -167,6 +167,7 @@ std::string ProbeCode(const Probe& probe, const std::vector<double>& y, int64_t 
     code += fmt::format("b_{} = {}numbers({}, {})\n", "qkvo"[p], times(kBiasGain), first + 5 + p,
                         rows[p]);
   }
+  if (!probe.shape.bias) code += "# biases, where the module has any, are 0\n";
   const int64_t width = std::min<int64_t>(sizes.C, 4);
   std::vector<std::string> expected;
   for (int64_t c = 0; c < width; ++c) {
