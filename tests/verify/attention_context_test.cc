@@ -6,6 +6,7 @@
 
 #include "support/planted_attention.h"
 #include "verify/diagnose/attention_diagnosis.h"
+#include "verify/diagnose/attention_replay.h"
 
 namespace heed {
 namespace {
@@ -170,6 +171,38 @@ TEST(AttentionContext, NamesAnOverwrittenRing) {
             << sizes.seed;
       }
     }
+  }
+}
+
+// Of sequences that are taken for positions no row is cached: none can be skipped, none
+// overwritten.
+TEST(AttentionContext, FaultsOfTheCacheChangeNothingWithoutOne) {
+  PlantedCase sizes = Cases()[0];
+  sizes.P = 7;
+  sizes.T = 3;
+  const auto dump =
+      ReadAttentionDump(PlantedAttention(sizes, {}, AsFloat).Dump().File(), "dump", {});
+  ASSERT_TRUE(dump.has_value());
+  AttentionRecipe recipe;
+  recipe.project.batch_as_time = true;
+  AttentionReplay replay(dump->attention, dump->context);
+  const auto whole = *replay.Tensor(recipe, Stage::kY);
+  for (const CacheChoice choice :
+       {CacheChoice::kEndSkipped, CacheChoice::kRingEarly, CacheChoice::kRingClamped}) {
+    recipe.cache.cache = choice;
+    recipe.cache.skipped = choice == CacheChoice::kEndSkipped ? 2 : 0;
+    EXPECT_EQ(*replay.Tensor(recipe, Stage::kY), whole);
+  }
+}
+
+// A gain behind the rotation does not turn with it: y shows from where positions are counted.
+TEST(AttentionContext, AGainBehindTheRotationShowsTheFirstPosition) {
+  for (PlantedCase sizes : Cases()) {
+    sizes.norm = PlantedCase::Norm::kAfter;
+    sizes.first = 1;
+    TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+    set.settings.erase("rope_first_position");
+    EXPECT_EQ(Answer(set), "correct,") << sizes.seed;
   }
 }
 
