@@ -212,10 +212,12 @@ class Bench {
 
   Result<Measurement> Train() {
     const int64_t B = w_.batch, T = w_.block;
-    HEED_TRY(model_->parameters().AllocateGradients());
     HEED_ASSIGN(const auto adamw, Adamw::Create(&model_->parameters()));
     HEED_ASSIGN(const auto activations,
                 Activations::Create(*model_, B, T, /*training=*/true, settings_.recompute));
+    const bool in_pass = !activations->narrow();
+    HEED_TRY(model_->parameters().AllocateGradients(/*share_linear=*/in_pass));
+    constexpr double kRate = 1e-3;
     const AdamwSettings settings{.beta2 = 0.99, .grad_clip = 0};
     std::vector<int32_t> tokens(B * T), targets(B * T);
     Measurement m;
@@ -238,9 +240,11 @@ class Bench {
       }
       Pass pass = model_->NewPass(B, T);
       pass.training = true;
+      UpdateInPass update{adamw->NextInPass(settings, kRate)};
+      if (in_pass) pass.update = &update;
       const double loss = model_->LossAndBackward(
           pass, tokens.data(), targets.data(), 1.0f / static_cast<float>(B * T), activations.get());
-      adamw->Step(model_->kernels(), settings, 1e-3, 0);
+      adamw->Step(model_->kernels(), settings, kRate, 0);
       m.last_loss = loss / static_cast<double>(B * T);
       if (adamw->steps() == 1) m.first_loss = m.last_loss;
     };

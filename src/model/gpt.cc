@@ -213,7 +213,8 @@ void Gpt::Logits(const Pass& pass, const float* x, int64_t rows, Activations* ac
 bool Gpt::RunsNarrow(const Pass& pass, const Activations& activations) const {
   // Weights that lie in a file are not in the block that a narrow pass reads.
   return activations.narrow_ != nullptr && parameters_.values() != nullptr && NarrowBatch(pass.B) &&
-         pass.arithmetic == Arithmetic::kF32 && pass.offsets == nullptr && pass.Dropout(0).p == 0;
+         pass.update == nullptr && pass.arithmetic == Arithmetic::kF32 && pass.offsets == nullptr &&
+         pass.Dropout(0).p == 0;
 }
 
 double Gpt::RunNarrow(const Pass& pass, const int32_t* tokens, const int32_t* targets, float scale,
@@ -245,6 +246,7 @@ double Gpt::LossAndBackward(const Pass& pass, const int32_t* tokens, const int32
   const float* x = Forward(pass, tokens, activations);
   float* dx = activations->dx_;
   const double loss = head_.LossAndBackward(pass, x, targets, scale, activations->head_, dx);
+  if (pass.update != nullptr && !std::isfinite(loss)) return loss;
   for (size_t i = blocks_.size(); i-- > 0;) {
     const float* input = i == 0 ? activations->embedded_ : activations->blocks_[i - 1].output;
     // The last block's tensors are still there.

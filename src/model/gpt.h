@@ -31,6 +31,8 @@ class Activations {
   static std::unique_ptr<Activations> Outline(const Gpt& model, int64_t B, int64_t T, bool training,
                                               bool recompute = false);
   const Plan& plan() const { return plan_; }
+  // Whether training passes may run in lanes (see NarrowGpt), which need all gradients.
+  bool narrow() const { return narrow_ != nullptr; }
 
  private:
   friend class Gpt;
@@ -88,7 +90,8 @@ class Gpt {
   double Loss(const Pass& pass, const int32_t* tokens, const int32_t* targets,
               Activations* activations) const;
   // The same, and the gradients of `scale` times it in every Parameter::grad (added to those there
-  // when pass.accumulate). Needs AllocateGradients and training activations.
+  // when pass.accumulate). Needs AllocateGradients and training activations. With pass.update
+  // weights without gradients take their steps, unless the sum is not finite: then nothing changes.
   double LossAndBackward(const Pass& pass, const int32_t* tokens, const int32_t* targets,
                          float scale, Activations* activations);
 

@@ -32,7 +32,7 @@ void Attention::PlanState(Plan* plan, const std::string& name, int64_t B, int64_
   // By then the MLP's work is done.
   plan->Add(&scratch->dqkv, name + ".dqkv", "mlp.h", "B T (H+2Hkv)D", {B, T, qkv_width()},
             Lifetime::kScratch);
-  plan->Add(&scratch->dz, name + ".dz", "attn.dz", "B T H D", {B, T, n_head, head_dim},
+  plan->Add(&scratch->dz, name + ".dz", "dnormed", "B T H D", {B, T, n_head, head_dim},
             Lifetime::kScratch);
 }
 
@@ -125,8 +125,8 @@ void Attention::Backward(const Pass& pass, const float* x, const State& state,
   int64_t column = first_column();
   for (const Linear& part : qkv) {
     const float* d = scratch.dqkv + column;
-    part.BackwardWeight(pass, x, d, qkv_width(), pass.rows());
     part.BackwardInput(pass, d, qkv_width(), pass.rows(), dx, /*accumulate=*/&part != &qkv.front());
+    part.BackwardWeight(pass, x, d, qkv_width(), pass.rows());
     column += part.out;
   }
 }

@@ -28,9 +28,8 @@ struct Block {
   struct Scratch {
     Attention::Scratch attention;
     Mlp::Scratch mlp;
-    float* normed = nullptr;   // [B, T, C]
+    float* normed = nullptr;   // [B, T, C]; inference
     float* dnormed = nullptr;  // [B, T, C]
-    float* dropped = nullptr;  // [B, T, C]: a gradient behind dropout
   };
 
   void PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T, State* state,

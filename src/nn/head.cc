@@ -15,11 +15,8 @@ void Head::PlanState(Plan* plan, int64_t B, int64_t T, State* state) const {
   const int64_t chunk = std::min(rows, std::max<int64_t>(64, kChunkBytes / (V * 4)));
   state->losses.resize(chunk);
   norm.PlanState(plan, "ln_f", B, T, &state->norm);
-  plan->Add(&state->normed, "ln_f.output", "ln_f.output", "B T C", {B, T, C}, Lifetime::kSaved);
+  plan->Add(&state->normed, "ln_f.output", "dnormed", "B T C", {B, T, C}, Lifetime::kForward);
   plan->Add(&state->logits, "logits", "logits", "rows V", {chunk, V}, Lifetime::kScratch);
-  if (plan->training()) {
-    plan->Add(&state->dnormed, "ln_f.doutput", "dnormed", "B T C", {B, T, C}, Lifetime::kScratch);
-  }
 }
 
 MatmulArgs<> Head::Product() const {
@@ -69,23 +66,22 @@ double Head::LossAndBackward(const Pass& pass, const float* x, const int32_t* ta
   double sum = 0;
   for (int64_t first = 0; first < pass.rows(); first += chunk) {
     const int64_t rows = std::min(chunk, pass.rows() - first);
-    const float* normed = state.normed + first * C;
+    float* normed = state.normed + first * C;
     pass.kernels->matmul(LogitsArgs(pass, normed, rows, state.logits));
     pass.kernels->cross_entropy(
         {rows, V, state.logits, targets + first, state.losses.data(), /*backward=*/true, scale});
     for (int64_t r = 0; r < rows; ++r) sum += state.losses[r];
-    // logits now hold their own gradient.
-    MatmulArgs<> input{
-        rows, C, V, state.logits, V, 1, weight->values, C, 1, state.dnormed + first * C, C};
-    input.arithmetic = pass.arithmetic;
-    pass.kernels->matmul(input);
+    // logits now hold their own gradient, and the rows of normed take theirs after their last use.
     MatmulArgs<> weights{V, C, rows, state.logits, 1, V, normed, C, 1, weight->grad, C};
     weights.accumulate = pass.accumulate || first > 0;
     weights.arithmetic = pass.arithmetic;
     pass.kernels->matmul(weights);
+    MatmulArgs<> input{rows, C, V, state.logits, V, 1, weight->values, C, 1, normed, C};
+    input.arithmetic = pass.arithmetic;
+    pass.kernels->matmul(input);
   }
   std::fill_n(dx, pass.rows() * C, 0.0f);
-  norm.Backward(pass, x, pass.rows(), state.norm, state.dnormed, dx);
+  norm.Backward(pass, x, pass.rows(), state.norm, state.normed, dx);
   return sum;
 }
 

@@ -19,9 +19,8 @@ struct Head {
 
   struct State {
     Norm::State norm;
-    float* normed = nullptr;     // [B, T, C]
+    float* normed = nullptr;     // [B, T, C]; backward, what becomes its gradient
     float* logits = nullptr;     // [chunk, V]
-    float* dnormed = nullptr;    // [B, T, C]; training
     std::vector<double> losses;  // [chunk]
   };
 

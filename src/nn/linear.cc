@@ -76,6 +76,7 @@ void Linear::BackwardWeight(const Pass& pass, const float* x, const float* dy, i
   if (bias != nullptr) {
     pass.kernels->column_sum(dy, rows, out, lddy, bias->grad, pass.accumulate);
   }
+  if (weight->shares_grad) pass.update->Step(*pass.kernels, *weight);
 }
 
 }  // namespace heed

@@ -49,11 +49,11 @@ void Mlp::BackwardInput(const Pass& pass, const float* x, const State& state,
                         const Scratch& scratch, float* dx) const {
   const int64_t rows = pass.rows();
   const float* dfc = swiglu ? state.fc : scratch.dh;
-  fc.BackwardWeight(pass, x, dfc, inner, rows);
   fc.BackwardInput(pass, dfc, inner, rows, dx);
+  fc.BackwardWeight(pass, x, dfc, inner, rows);
   if (!swiglu) return;
-  gate.BackwardWeight(pass, x, state.gate, inner, rows);
   gate.BackwardInput(pass, state.gate, inner, rows, dx, /*accumulate=*/true);
+  gate.BackwardWeight(pass, x, state.gate, inner, rows);
 }
 
 }  // namespace heed

@@ -4,8 +4,29 @@
 #include <cstdint>
 
 #include "kernels/kernels.h"
+#include "tensor/parameters.h"
 
 namespace heed {
+
+// AdamW's steps of the weights of linear layers, each taken as soon as its gradient is there: that
+// one has not left the caches yet, and all of them share its memory. Without clipping only, whose
+// factor is known when all gradients are.
+struct UpdateInPass {
+  AdamwArgs<> adamw;     // for all of them; m and v are whole blocks, laid out as the parameters
+  bool measure = false;  // whether to sum squares
+  double squares = 0;    // of all those gradients so far
+
+  void Step(const Kernels& kernels, const Parameter& weight) {
+    if (measure) squares += kernels.sum_squares(weight.grad, weight.elements);
+    AdamwArgs<> args = adamw;
+    args.n = weight.elements;
+    args.param = weight.data;
+    args.grad = weight.grad;
+    args.m += weight.offset;
+    args.v += weight.offset;
+    kernels.adamw(args);
+  }
+};
 
 struct Pass {
   const Kernels* kernels = nullptr;
@@ -20,6 +41,7 @@ struct Pass {
   uint32_t step = 0;     // counts micro-batches; with the seed it fixes every dropout mask
   // Position of each sequence's first row [B], or null for 0: behind a cache of earlier positions.
   const int32_t* offsets = nullptr;
+  UpdateInPass* update = nullptr;  // null where every weight keeps its gradient
 
   int64_t rows() const { return B * T; }
   DropoutArgs Dropout(uint32_t site) const {

@@ -23,24 +23,38 @@ Result<std::unique_ptr<Adamw>> Adamw::Create(ParameterSet* parameters) {
   return adamw;
 }
 
+AdamwArgs<> Adamw::NextInPass(const AdamwSettings& settings, double learning_rate) {
+  AdamwArgs<> args;
+  args.learning_rate = learning_rate;
+  args.beta1 = settings.beta1;
+  args.beta2 = settings.beta2;
+  args.eps = settings.eps;
+  args.weight_decay = settings.weight_decay;
+  args.step = steps_ + 1;
+  args.m = moments_.floats();
+  args.v = args.m + parameters_->block_elements();
+  return args;
+}
+
 void Adamw::Step(const Kernels& kernels, const AdamwSettings& settings, double learning_rate,
                  double gradient_norm) {
-  ++steps_;
   // As torch.nn.utils.clip_grad_norm_ has it.
   const double clip = settings.grad_clip / (gradient_norm + 1e-6);
   const double grad_scale = settings.grad_clip > 0 && clip < 1 ? clip : 1.0;
   if (settings.muon > 0) StepMatrices(kernels, settings, learning_rate, grad_scale);
   for (Parameter& p : parameters_->all()) {
-    if (settings.muon > 0 && p.linear()) continue;
-    AdamwArgs<> args{p.elements, p.data, p.grad, m(p), v(p), learning_rate};
-    args.beta1 = settings.beta1;
-    args.beta2 = settings.beta2;
-    args.eps = settings.eps;
-    args.weight_decay = p.decayed() ? settings.weight_decay : 0.0;
+    if (p.shares_grad || (settings.muon > 0 && p.linear())) continue;
+    AdamwArgs<> args = NextInPass(settings, learning_rate);
+    args.n = p.elements;
+    args.param = p.data;
+    args.grad = p.grad;
+    args.m += p.offset;
+    args.v += p.offset;
+    if (!p.decayed()) args.weight_decay = 0;
     args.grad_scale = grad_scale;
-    args.step = steps_;
     kernels.adamw(args);
   }
+  ++steps_;
 }
 
 void Adamw::StepMatrices(const Kernels& kernels, const AdamwSettings& settings,
@@ -67,9 +81,11 @@ void Adamw::StepMatrices(const Kernels& kernels, const AdamwSettings& settings,
   });
 }
 
-double GradientNorm(const Kernels& kernels, const ParameterSet& parameters) {
-  double sum = 0;
-  for (const Parameter& p : parameters.all()) sum += kernels.sum_squares(p.grad, p.elements);
+double GradientNorm(const Kernels& kernels, const ParameterSet& parameters, double squares) {
+  double sum = squares;
+  for (const Parameter& p : parameters.all()) {
+    if (!p.shares_grad) sum += kernels.sum_squares(p.grad, p.elements);
+  }
   return std::sqrt(sum);
 }
 

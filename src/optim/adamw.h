@@ -28,7 +28,11 @@ class Adamw {
   // Moments start at zero. `parameters` must outlive this. Error: not enough memory.
   static Result<std::unique_ptr<Adamw>> Create(ParameterSet* parameters);
 
-  // One update from the gradients, given their norm (see GradientNorm).
+  // The next step, for the weights of linear layers that take it in the backward pass
+  // (UpdateInPass); m and v are whole blocks. No clipping, no Muon.
+  AdamwArgs<> NextInPass(const AdamwSettings& settings, double learning_rate);
+  // One update from the gradients, given their norm (see GradientNorm), of the parameters that do
+  // not share them.
   void Step(const Kernels& kernels, const AdamwSettings& settings, double learning_rate,
             double gradient_norm);
 
@@ -49,8 +53,9 @@ class Adamw {
   int64_t steps_ = 0;
 };
 
-// The square root of the sum of squares of all gradients, summed in a fixed order.
-double GradientNorm(const Kernels& kernels, const ParameterSet& parameters);
+// The square root of the sum of squares of all gradients that are not shared, and of `squares`,
+// summed in a fixed order.
+double GradientNorm(const Kernels& kernels, const ParameterSet& parameters, double squares = 0);
 
 // Linear warm-up, then a cosine from learning_rate down to min_lr at lr_decay_iters, min_lr after
 // (nanoGPT's schedule). Iterations count from 0.

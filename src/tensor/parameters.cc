@@ -17,6 +17,9 @@ constexpr int64_t kPanelsAtOnce = 256;
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+// Floats of a parameter in a block of them: whole cache lines.
+int64_t BlockElements(const Parameter& p) { return RoundUp(p.elements, 16); }
+
 Status AllocateBlock(int64_t size, const char* what, Buffer* block) {
   const auto bytes = static_cast<size_t>(size);
   *block = Buffer(bytes);
@@ -34,7 +37,7 @@ Parameter* ParameterSet::Add(std::string name, std::string axes, std::vector<int
   Parameter p{name, name, std::move(axes), std::move(shape), init, 1, block_elements_};
   for (int64_t size : p.shape) p.elements *= size;
   elements_ += p.elements;
-  block_elements_ += (p.elements + 15) / 16 * 16;
+  block_elements_ += BlockElements(p);
   return &parameters_.emplace_back(std::move(p));
 }
 
@@ -87,10 +90,24 @@ void ParameterSet::Borrow(Parameter* p, const float* values) {
   p->data = nullptr;
 }
 
-Status ParameterSet::AllocateGradients() {
+Status ParameterSet::AllocateGradients(bool share_linear) {
   if (has_gradients()) return {};
-  HEED_TRY(AllocateBlock(block_elements_ * kFloat, "gradients", &gradients_));
-  for (Parameter& p : parameters_) p.grad = gradients_.floats() + p.offset;
+  int64_t shared = 0, own = 0;
+  for (Parameter& p : parameters_) {
+    p.shares_grad = share_linear && p.linear();
+    if (p.shares_grad) {
+      shared = std::max(shared, BlockElements(p));
+    } else {
+      own += BlockElements(p);
+    }
+  }
+  gradient_elements_ = shared + own;
+  HEED_TRY(AllocateBlock(gradient_elements_ * kFloat, "gradients", &gradients_));
+  float* at = gradients_.floats() + shared;
+  for (Parameter& p : parameters_) {
+    p.grad = p.shares_grad ? gradients_.floats() : at;
+    if (!p.shares_grad) at += BlockElements(p);
+  }
   return {};
 }
 

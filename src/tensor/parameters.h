@@ -35,7 +35,8 @@ struct Parameter {
   const float* values = nullptr;  // what layers read; null where only `packed` has the numbers
   float* data = nullptr;          // the same to be written; null where they are only read
   float* grad = nullptr;
-  PackedB packed;  // for products, if not empty: the right side [K, N], in few bits
+  bool shares_grad = false;  // with others, one after another: see AllocateGradients
+  PackedB packed;            // for products, if not empty: the right side [K, N], in few bits
 
   // nanoGPT's rule: weight decay touches tensors of two and more dimensions.
   bool decayed() const { return shape.size() >= 2; }
@@ -71,8 +72,9 @@ class ParameterSet {
   // Lets the parameter be read where it lies, in memory that `Keep` keeps alive.
   static void Borrow(Parameter* p, const float* values);
   void Keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
-  // Error: not enough memory.
-  Status AllocateGradients();
+  // With `share_linear` the weights of linear layers have one memory for their gradients, one after
+  // another. Error: not enough memory.
+  Status AllocateGradients(bool share_linear = false);
   bool has_gradients() const { return gradients_.data() != nullptr; }
 
   std::deque<Parameter>& all() { return parameters_; }
@@ -82,7 +84,9 @@ class ParameterSet {
   // Numbers in the model, and floats in the block with its padding.
   int64_t elements() const { return elements_; }
   int64_t block_elements() const { return block_elements_; }
-  // The blocks themselves, block_elements() long; null until allocated.
+  int64_t gradient_elements() const { return gradient_elements_; }  // floats, with padding
+  // The blocks themselves, block_elements() long (gradients: where none are shared); null until
+  // allocated.
   const float* values() const { return values_.floats(); }
   float* gradients() { return gradients_.floats(); }
 
@@ -90,6 +94,7 @@ class ParameterSet {
   std::deque<Parameter> parameters_;
   int64_t elements_ = 0;
   int64_t block_elements_ = 0;
+  int64_t gradient_elements_ = 0;
   Buffer values_, gradients_;
   std::deque<Buffer> singles_;
   std::deque<Buffer> arenas_;  // of packed factors

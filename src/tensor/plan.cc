@@ -27,6 +27,7 @@ bool Plan::Keeps(Lifetime lifetime) const {
       return keep_ != Keep::kNothing;
     case Lifetime::kSaved:
       return keep_ == Keep::kAll;
+    case Lifetime::kForward:
     case Lifetime::kScratch:
       return false;
   }

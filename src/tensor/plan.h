@@ -25,6 +25,7 @@ enum class Keep {
 enum class Lifetime {
   kInput,    // of a block: kept from forward to backward
   kSaved,    // kept too, unless blocks compute it a second time
+  kForward,  // shares memory as scratch does, with tensors of the backward passes of earlier layers
   kScratch,  // shared by all layers that declare the same key
 };
 

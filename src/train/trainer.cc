@@ -127,17 +127,21 @@ Result<std::unique_ptr<Trainer>> Trainer::Create(Gpt* model, const Tokenizer& to
   std::unique_ptr<Trainer> trainer(new Trainer(model, tokenizer, source, settings, seed, folder));
   trainer->state_.data_fingerprint = DataFingerprint(source);
   trainer->floor_ = source.loss_floor(settings.eval_iters * settings.batch_size);
-  HEED_TRY(model->parameters().AllocateGradients());
   HEED_ASSIGN(trainer->adamw_, Adamw::Create(&model->parameters()));
   HEED_ASSIGN(trainer->activations_,
               Activations::Create(*model, settings.batch_size, source.block(), /*training=*/true,
                                   settings.recompute));
+  const AdamwSettings adamw = settings.adamw();
+  trainer->updates_in_pass_ = adamw.grad_clip == 0 && adamw.muon == 0 && settings.grad_accum == 1 &&
+                              !trainer->activations_->narrow();
+  HEED_TRY(model->parameters().AllocateGradients(trainer->updates_in_pass_));
   return trainer;
 }
 
 size_t Trainer::planned_bytes() const {
-  const auto parameters = static_cast<size_t>(model_->parameters().block_elements());
-  return 4 * parameters * sizeof(float) + activations_->plan().bytes();
+  const ParameterSet& p = model_->parameters();
+  const auto floats = static_cast<size_t>(3 * p.block_elements() + p.gradient_elements());
+  return floats * sizeof(float) + activations_->plan().bytes();
 }
 
 Status Trainer::Resume() {
@@ -157,27 +161,45 @@ double Trainer::Elapsed() const {
          std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
-double Trainer::ComputeGradients() {
+void Trainer::DrawBatches() {
   const int64_t step = settings_.overfit_batch ? 0 : state_.iteration;
-  int64_t targets = 0;
+  targets_ = 0;
   for (int64_t a = 0; a < settings_.grad_accum; ++a) {
     source_.TrainBatch(state_.seed, step, settings_.batch_size, &batches_[a],
                        a * settings_.batch_size);
-    targets += CountTargets(batches_[a]);
+    targets_ += CountTargets(batches_[a]);
   }
+}
+
+Pass Trainer::TrainingPass(int64_t a) const {
+  Pass pass = model_->NewPass(batches_[a].B, batches_[a].T);
+  pass.training = true;
+  pass.accumulate = a > 0;
+  pass.seed = state_.seed;
+  pass.step = static_cast<uint32_t>(state_.iteration * settings_.grad_accum + a);
+  return pass;
+}
+
+double Trainer::TrainingLoss() {
   double loss = 0;
   for (int64_t a = 0; a < settings_.grad_accum; ++a) {
-    const Batch& batch = batches_[a];
-    Pass pass = model_->NewPass(batch.B, batch.T);
-    pass.training = true;
-    pass.accumulate = a > 0;
-    pass.seed = state_.seed;
-    pass.step = static_cast<uint32_t>(state_.iteration * settings_.grad_accum + a);
-    loss += model_->LossAndBackward(pass, batch.tokens.data(), batch.targets.data(),
-                                    1.0f / static_cast<float>(targets), activations_.get());
+    loss += model_->Loss(TrainingPass(a), batches_[a].tokens.data(), batches_[a].targets.data(),
+                         activations_.get());
   }
-  gradient_norm_ = GradientNorm(model_->kernels(), model_->parameters());
-  return loss / static_cast<double>(targets);
+  return loss / static_cast<double>(targets_);
+}
+
+double Trainer::ComputeGradients(double learning_rate) {
+  double loss = 0;
+  UpdateInPass update{adamw_->NextInPass(settings_.adamw(), learning_rate), /*measure=*/true};
+  for (int64_t a = 0; a < settings_.grad_accum; ++a) {
+    Pass pass = TrainingPass(a);
+    if (updates_in_pass_) pass.update = &update;
+    loss += model_->LossAndBackward(pass, batches_[a].tokens.data(), batches_[a].targets.data(),
+                                    1.0f / static_cast<float>(targets_), activations_.get());
+  }
+  gradient_norm_ = GradientNorm(model_->kernels(), model_->parameters(), update.squares);
+  return loss / static_cast<double>(targets_);
 }
 
 void Trainer::Evaluate(MetricsRow* row) {
@@ -224,12 +246,7 @@ std::string Trainer::DescribeNonFinite(double loss) {
   if (!std::isfinite(loss)) {
     // Backward has used some activations up: run the pass that went wrong once more.
     for (int64_t a = 0; a < settings_.grad_accum; ++a) {
-      const Batch& batch = batches_[a];
-      Pass pass = model_->NewPass(batch.B, batch.T);
-      pass.training = true;
-      pass.seed = state_.seed;
-      pass.step = static_cast<uint32_t>(state_.iteration * settings_.grad_accum + a);
-      model_->Forward(pass, batch.tokens.data(), activations_.get());
+      model_->Forward(TrainingPass(a), batches_[a].tokens.data(), activations_.get());
       const Plan& plan = activations_->plan();
       for (size_t t = 0; t < plan.tensors().size(); ++t) {
         const PlannedTensor& tensor = plan.tensors()[t];
@@ -250,6 +267,12 @@ std::string Trainer::DescribeNonFinite(double loss) {
 
 Status Trainer::CheckFinite(double loss) {
   if (std::isfinite(loss) && std::isfinite(gradient_norm_)) return {};
+  if (std::isfinite(loss) && updates_in_pass_) {
+    return Fail(ErrorKind::kNumeric, fmt::format("step {}", state_.iteration),
+                fmt::format("the gradient norm is {}", gradient_norm_), "a finite number",
+                "without clipping weights have taken their steps by now; use --grad-clip 1, or a "
+                "smaller --learning-rate");
+  }
   const std::string what = DescribeNonFinite(loss);
   const std::string folder = Inside(folder_, "nonfinite");
   HEED_TRY(SaveModel(folder, *model_, &tokenizer_, /*overwrite=*/true));
@@ -301,25 +324,28 @@ Result<TrainOutcome> Trainer::Run(const TrainEvents& events) {
       outcome.stopped = true;
       break;
     }
-    const double before = Elapsed();
-    const double loss = ComputeGradients();
-    HEED_TRY(CheckFinite(loss));
+    DrawBatches();
     MetricsRow row;
     row.iter = i;
     row.tokens = i * tokens_per_iteration;
-    row.train_loss = loss;
-    row.perplexity = std::exp(loss);
     row.lr = schedule.At(i);
+    const bool evaluate = i % settings_.eval_interval == 0 || last;
+    if (evaluate) {
+      // Before the pass backward, which may change weights.
+      row.train_loss = TrainingLoss();
+      HEED_TRY(CheckFinite(row.train_loss));
+      HEED_TRY(RecordEvaluation(&row, events));
+    }
+    const double before = Elapsed();
+    // The last gradients are only measured.
+    row.train_loss = ComputeGradients(last ? 0 : row.lr);
+    HEED_TRY(CheckFinite(row.train_loss));
+    row.perplexity = std::exp(row.train_loss);
     row.grad_norm = gradient_norm_;
     training_s += Elapsed() - before;
     ++trained;
     row.tokens_per_second = static_cast<double>(trained * tokens_per_iteration) / training_s;
     row.elapsed_s = Elapsed();
-    const bool evaluate = i % settings_.eval_interval == 0 || last;
-    if (evaluate) {
-      // The pass above used the activations up; the gradients are untouched.
-      HEED_TRY(RecordEvaluation(&row, events));
-    }
     if (events.on_iteration) events.on_iteration(row);
     if (evaluate || i % settings_.log_interval == 0) {
       HEED_TRY(metrics.Append(row));

@@ -63,8 +63,13 @@ class Trainer {
   Trainer(Gpt* model, const Tokenizer& tokenizer, const BatchSource& source,
           const TrainSettings& settings, uint64_t seed, const std::string& folder);
 
-  // Loss and gradients of the iteration's batches; sets gradient_norm_.
-  double ComputeGradients();
+  // The iteration's batches.
+  void DrawBatches();
+  Pass TrainingPass(int64_t a) const;  // over batches_[a]
+  // Their mean loss.
+  double TrainingLoss();
+  // The same, and gradients; sets gradient_norm_. Takes the steps of weights if updates_in_pass_.
+  double ComputeGradients(double learning_rate);
   // Fills in the held-out loss over eval_iters batches, in nats per token and bits per byte.
   void Evaluate(MetricsRow* row);
   Status RecordEvaluation(MetricsRow* row, const TrainEvents& events);
@@ -81,7 +86,9 @@ class Trainer {
   TrainState state_;
   std::unique_ptr<Adamw> adamw_;
   std::unique_ptr<Activations> activations_;
-  std::vector<Batch> batches_;  // [grad_accum]
+  bool updates_in_pass_ = false;  // see UpdateInPass
+  std::vector<Batch> batches_;    // [grad_accum]
+  int64_t targets_ = 0;           // in them
   double gradient_norm_ = 0;
   std::optional<LossFloor> floor_;
   std::chrono::steady_clock::time_point start_;

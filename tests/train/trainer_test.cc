@@ -23,6 +23,7 @@ void Plain(TinyRun*) {}
 void Accumulating(TinyRun* run) { run->settings.grad_accum = 2; }
 void Overfitting(TinyRun* run) { run->settings.overfit_batch = true; }
 void Muon(TinyRun* run) { run->settings.optimizer = Optimizer::kMuon; }
+void Unclipped(TinyRun* run) { run->settings.grad_clip = 0; }
 
 // At a checkpoint, between two, at the first and before the last update.
 TEST(Resume, AStoppedRunIsTheStraightRun) {
@@ -33,6 +34,7 @@ TEST(Resume, AStoppedRunIsTheStraightRun) {
   }
   EXPECT_EQ(ResumeDifferences(Overfitting, 0.2, 5), 0);
   EXPECT_EQ(ResumeDifferences(Muon, 0, 5), 0);
+  EXPECT_EQ(ResumeDifferences(Unclipped, 0.2, 5), 0);
 }
 
 // A kill leaves rows that the last checkpoint does not know, and perhaps half a row.
@@ -68,6 +70,50 @@ TEST(Runs, ThreadsChangeNoByte) {
     EXPECT_EQ(metrics[0], metrics[1]);
     EXPECT_EQ(metrics[0], metrics[2]);
   }
+}
+
+// What an evaluation sees.
+struct Seen {
+  double train_loss;
+  std::vector<float> weights;
+
+  bool operator==(const Seen&) const = default;
+};
+
+std::vector<Seen> SeenBy(TinyRun* run) {
+  std::vector<Seen> seen;
+  run->events.on_evaluation = [&](const MetricsRow& row) -> Status {
+    const Parameter& p = *run->model->parameters().Find("h.1.mlp.c_fc.weight");
+    seen.push_back({row.train_loss, {p.values, p.values + p.elements}});
+    return {};
+  };
+  EXPECT_TRUE(run->Run());
+  return seen;
+}
+
+// Then weights take their steps in the pass backward, one after another in the same memory.
+TEST(Unclipped, IsTheRunThatAHighBoundDoesNotTouch) {
+  SetNumThreads(2);
+  for (const double dropout : {0.0, 0.2}) {
+    TinyRun unclipped, bounded;
+    Unclipped(&unclipped);
+    bounded.settings.grad_clip = 1e30;
+    unclipped.Make(SimdKernels(), dropout);
+    bounded.Make(SimdKernels(), dropout);
+    EXPECT_LT(unclipped.trainer->planned_bytes(), bounded.trainer->planned_bytes());
+    EXPECT_EQ(SeenBy(&unclipped), SeenBy(&bounded));
+    EXPECT_TRUE(unclipped.ModelBytes() == bounded.ModelBytes());
+    const auto rows = ReadMetrics(unclipped.folder / "metrics.jsonl");
+    const auto want = ReadMetrics(bounded.folder / "metrics.jsonl");
+    ASSERT_EQ(rows->size(), want->size());
+    for (size_t i = 0; i < rows->size(); ++i) {
+      EXPECT_EQ((*rows)[i].train_loss, (*want)[i].train_loss);
+      EXPECT_EQ((*rows)[i].val_loss, (*want)[i].val_loss);
+      // Squares are summed in another order.
+      EXPECT_NEAR((*rows)[i].grad_norm, (*want)[i].grad_norm, 1e-12 * (*want)[i].grad_norm);
+    }
+  }
+  SetNumThreads(1);
 }
 
 std::string RefusalOf(const Status& status) {
@@ -258,6 +304,21 @@ TEST(NonFinite, AnAbsurdLearningRateIsFoundAtTheStepAfterIt) {
   run.Make();
   EXPECT_TRUE(run.trainer->Resume());
   EXPECT_TRUE(run.Run());
+}
+
+TEST(NonFinite, AnUnclippedGradientHasNoReplay) {
+  Kernels kernels = SimdKernels();
+  kernels.sum_squares = [](const float*, int64_t) {
+    return std::numeric_limits<double>::infinity();
+  };
+  TinyRun run;
+  Unclipped(&run);
+  run.Make(kernels);
+  const auto outcome = run.Run();
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, ErrorKind::kNumeric);
+  EXPECT_THAT(outcome.error().Message(), AllOf(HasSubstr("step 0"), HasSubstr("--grad-clip 1")));
+  EXPECT_FALSE(std::filesystem::exists(run.folder / "nonfinite"));
 }
 
 // The micro-batch that went wrong may be any of them.
