@@ -14,6 +14,7 @@
 #include "verify/diagnose/attention_faults.h"
 #include "verify/diagnose/dump.h"
 #include "verify/diagnose/model_replay.h"
+#include "verify/diagnose/model_screen.h"
 #include "verify/diagnose/replay.h"
 
 namespace heed {
@@ -685,6 +686,7 @@ Result<Diagnosis> DiagnoseModel(const TensorFile& file, const std::string& where
   // Rounding of the layers adds up like a random walk.
   replayer.floor.arithmetic *= 1 + std::sqrt(static_cast<double>(model.config().n_layer));
   replayer.replay = [&replay](const ModelRecipe& recipe) { return replay.Run(recipe); };
+  replayer.at_least = BoundsOf(&replay, c.input, logits.values, c.right);
   replayer.deviations = Deviations(model.config(), c).List();
   replayer.most_faults = 2;
   replayer.most_partners = Partners(model, c, replayer.deviations.size());
