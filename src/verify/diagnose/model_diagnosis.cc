@@ -609,7 +609,7 @@ class Deviations {
 
 // How many single faults may be paired with all others: those that take some ten seconds.
 size_t Partners(const Gpt& model, const ModelCase& c, size_t faults) {
-  constexpr double kBudget = 8e9;  // multiply-adds
+  constexpr double kBudget = 4e10;  // multiply-adds
   constexpr double kMost = 40;
   const double rows = static_cast<double>(c.input.B * c.input.T) * (c.input.n_decode > 0 ? 3 : 1);
   const double replay = rows * static_cast<double>(model.parameters().elements());

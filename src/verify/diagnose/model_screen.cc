@@ -51,7 +51,9 @@ std::vector<std::function<double(const ModelRecipe&)>> BoundsOf(ModelReplay* rep
   std::iota(columns.begin(), columns.end(), 0);
   if (V > kColumns) {
     replay->LookAt(columns);
-    columns = FarthestColumns(first, *replay->Beginning(right, most), V);
+    const std::optional<std::vector<double>> ours = replay->Beginning(right, most);
+    if (!ours) return {};
+    columns = FarthestColumns(first, *ours, V);
   }
   replay->LookAt(columns);
   std::vector<double> seen;
