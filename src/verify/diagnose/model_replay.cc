@@ -66,17 +66,18 @@ void Add(const Numbers& more, Numbers* x) {
 }
 
 // Whether a row of a sequence that nothing precedes is the same with and without those behind it,
-// and other sequences.
+// and other sequences. Only what is known to be so counts.
 bool LooksBackAlone(const AttentionRecipe& recipe) {
-  return !recipe.project.split_by_view && !recipe.project.batch_as_time &&
+  constexpr SoftmaxKind kRowByRow[] = {SoftmaxKind::kKeys, SoftmaxKind::kTileMaximum,
+                                       SoftmaxKind::kTileMaximumUncarried,
+                                       SoftmaxKind::kPlusOneUnshifted, SoftmaxKind::kOverflow32};
+  const MaskChoice& mask = recipe.mask;
+  const bool hides = mask.shape == MaskShape::kCausal && mask.row == MaskRow::kOwn &&
+                     (mask.hidden == HiddenAs::kLeftOut || mask.hidden == HiddenAs::kSwamped);
+  return hides && !recipe.project.split_by_view && !recipe.project.batch_as_time &&
          recipe.cache.cache == CacheChoice::kRead && recipe.cache.heads != HeadMap::kAlongTime &&
-         recipe.mask.shape == MaskShape::kCausal && recipe.mask.row == MaskRow::kOwn &&
-         (recipe.mask.hidden == HiddenAs::kLeftOut || recipe.mask.hidden == HiddenAs::kSwamped) &&
-         recipe.softmax.kind != SoftmaxKind::kQueries &&
-         recipe.softmax.kind != SoftmaxKind::kHeads && recipe.softmax.kind != SoftmaxKind::kBatch &&
-         recipe.softmax.kind != SoftmaxKind::kMaximumOfKeys &&
-         recipe.softmax.kind != SoftmaxKind::kMaximumOfQueries && !recipe.combine.transposed &&
-         recipe.combine.merge == MergeKind::kRight;
+         std::ranges::find(kRowByRow, recipe.softmax.kind) != std::end(kRowByRow) &&
+         !recipe.combine.transposed && recipe.combine.merge == MergeKind::kRight;
 }
 
 // Past and new rows of [B, heads, ·, D], joined along the positions.
