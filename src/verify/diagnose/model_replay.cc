@@ -453,7 +453,8 @@ std::optional<ModelReplay::Numbers> ModelReplay::Beginning(const ModelRecipe& re
   group.B = 1;
   group.T = n;
   group.tokens.resize(n);
-  Numbers logits = Logits(recipe, {group, 0, n, false, false}, {own_rows_, embedding_rows_});
+  const Heads all{head_, embedding_}, some{own_rows_, embedding_rows_};
+  Numbers logits = Logits(recipe, {group, 0, n, false, false}, own_rows_.empty() ? all : some);
   Forget();
   return logits;
 }

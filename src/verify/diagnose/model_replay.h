@@ -85,7 +85,7 @@ class ModelReplay {
   // last positions behind a cache.
   Outputs Run(const ModelRecipe& recipe);
 
-  // Columns of the logits that Beginning computes.
+  // Columns of the logits that Beginning computes; none: all of them.
   void LookAt(std::span<const int64_t> columns);
   // Logits [n, columns] of the first n tokens of the first row, from these tokens alone. Nothing
   // where by this recipe others take part in them.

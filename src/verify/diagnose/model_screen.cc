@@ -49,13 +49,13 @@ std::vector<std::function<double(const ModelRecipe&)>> BoundsOf(ModelReplay* rep
   const auto first = std::span(theirs).subspan(input.first[0] * V, most * V);
   std::vector<int64_t> columns(V);
   std::iota(columns.begin(), columns.end(), 0);
+  replay->LookAt({});
   if (V > kColumns) {
-    replay->LookAt(columns);
     const std::optional<std::vector<double>> ours = replay->Beginning(right, most);
     if (!ours) return {};
     columns = FarthestColumns(first, *ours, V);
+    replay->LookAt(columns);
   }
-  replay->LookAt(columns);
   std::vector<double> seen;
   for (int64_t row = 0; row < most; ++row) {
     for (const int64_t column : columns) seen.push_back(first[row * V + column]);
