@@ -103,20 +103,25 @@ AttentionReplay::AttentionReplay(const AttentionCase& attention, const Attention
       Hkv_(attention.settings.n_kv_head),
       D_(attention.settings.head_dim),
       perturbation_(perturbation),
-      x_(attention.x),
-      weight_(attention.qkv.weight),
-      bias_(attention.qkv.bias),
-      out_weight_(attention.proj.weight),
-      past_k_(attention.past_k),
-      past_v_(attention.past_v),
+      x_(Perturbed(attention.x)),
+      weight_(Perturbed(attention.qkv.weight)),
+      bias_(Perturbed(attention.qkv.bias)),
+      out_weight_(Perturbed(attention.proj.weight)),
+      past_k_(Perturbed(attention.past_k)),
+      past_v_(Perturbed(attention.past_v)),
       given_{attention.q, attention.k, attention.v} {
-  for (Numbers* values :
-       {&x_, &weight_, &bias_, &out_weight_, &past_k_, &past_v_, &given_.q, &given_.k, &given_.v}) {
-    Perturb(values);
-  }
+  for (Numbers* values : {&given_.q, &given_.k, &given_.v}) Perturb(values);
   const int64_t scores = attention.B * H_ * attention.T * attention.S();
   memo_size_ = static_cast<size_t>(
       std::clamp<int64_t>((int64_t{1} << 24) / std::max<int64_t>(scores, 1), 2, 12));
+}
+
+// The numbers where they lie, unless they are to be others.
+std::span<const double> AttentionReplay::Perturbed(const Numbers& values) {
+  if (perturbation_.unit == 0) return values;
+  perturbed_.push_back(values);
+  Perturb(&perturbed_.back());
+  return perturbed_.back();
 }
 
 void AttentionReplay::Perturb(Numbers* values) {
@@ -191,47 +196,54 @@ AttentionReplay::Shared AttentionReplay::Made(const AttentionRecipe& recipe, Sta
 
 // The rows of `slot` out of the joined weight [H·D + 2 Hkv·D, C] and their bias, as `choice` reads
 // them.
-AttentionReplay::Numbers AttentionReplay::SlotWeight(const ProjectChoice& choice, Slot slot,
-                                                     Numbers* bias) const {
+AttentionReplay::SlotRows AttentionReplay::RowsOf(const ProjectChoice& choice, Slot slot) const {
   const int64_t C = case_.qkv.in;
   const int64_t heads[3] = {H_, Hkv_, Hkv_};
   const int64_t first[3] = {0, H_ * D_, (H_ + Hkv_) * D_};
   const auto s = static_cast<size_t>(slot);
-  Numbers weight(heads[s] * D_ * C);
-  bias->assign(heads[s] * D_, 0);
-  const auto take = [&](int64_t to, int64_t from) {
-    std::copy_n(&weight_[from * C], C, &weight[to * C]);
-    (*bias)[to] = bias_[from];
-  };
+  std::vector<int64_t> from;
   if (choice.fused_pieces == 0) {
-    for (int64_t row = 0; row < heads[s] * D_; ++row) take(row, first[s] + row);
+    from.resize(heads[s] * D_);
+    std::iota(from.begin(), from.end(), first[s]);
   } else {
     // Where the stored rows begin with each piece's share of each slot.
     const std::vector<int64_t>& stored = case_.qkv.parts[0].rows;
-    int64_t at = 0, taken = 0;
+    auto at = stored.begin();
     for (int64_t piece = 0; piece < choice.fused_pieces; ++piece) {
       for (const Slot part : choice.fused_order) {
         const int64_t rows = heads[static_cast<size_t>(part)] / choice.fused_pieces * D_;
-        for (int64_t row = 0; row < rows && part == slot; ++row) take(taken++, stored[at + row]);
+        if (part == slot) from.insert(from.end(), at, at + rows);
         at += rows;
       }
     }
   }
   const uint8_t bit = uint8_t{1} << s;
-  if (choice.transposed & bit) TransposeSquare(C, weight.data());
-  if (choice.without_bias & bit) std::ranges::fill(*bias, 0);
-  return weight;
+  SlotRows rows;
+  for (const int64_t row : from) {
+    rows.bias.push_back((choice.without_bias & bit) != 0 ? 0 : bias_[row]);
+  }
+  const auto parted = [](int64_t a, int64_t b) { return b != a + 1; };
+  if (std::ranges::adjacent_find(from, parted) == from.end() && (choice.transposed & bit) == 0) {
+    rows.weight = weight_.subspan(from[0] * C, static_cast<int64_t>(from.size()) * C);
+    return rows;
+  }
+  for (const int64_t row : from) {
+    const auto begin = weight_.begin() + row * C;
+    rows.moved.insert(rows.moved.end(), begin, begin + C);
+  }
+  if (choice.transposed & bit) TransposeSquare(C, rows.moved.data());
+  rows.weight = rows.moved;
+  return rows;
 }
 
 // [B, heads, T, D] of one slot.
 AttentionReplay::Numbers AttentionReplay::ProjectSlot(const ProjectChoice& choice, Slot slot,
                                                       int64_t heads) {
   const int64_t B = case_.B, T = case_.T, C = case_.qkv.in;
-  Numbers bias;
-  const Numbers weight = SlotWeight(choice, slot, &bias);
+  const SlotRows from = RowsOf(choice, slot);
   Numbers rows(B * T * heads * D_);
-  for (int64_t r = 0; r < B * T; ++r) std::ranges::copy(bias, rows.begin() + r * heads * D_);
-  AddProduct(x_, weight, /*b_turned=*/true, B * T, heads * D_, C, &rows);
+  for (int64_t r = 0; r < B * T; ++r) std::ranges::copy(from.bias, rows.begin() + r * heads * D_);
+  AddProduct(x_, from.weight, B * T, heads * D_, C, rows);
   work_ += static_cast<double>(B * T * heads * D_ * C);
   Perturb(&rows);
   if (choice.split_by_view) return rows;
@@ -494,7 +506,8 @@ std::vector<int64_t> AttentionReplay::RingRows(const AttentionRecipe& recipe) co
 AttentionReplay::Numbers AttentionReplay::PastOf(const AttentionRecipe& recipe, bool keys) {
   const CacheChoice choice = recipe.cache.cache;
   const bool swapped = choice == CacheChoice::kSwapped;
-  Numbers past = keys != swapped ? past_k_ : past_v_;
+  const std::span<const double> read = keys != swapped ? past_k_ : past_v_;
+  Numbers past(read.begin(), read.end());
   const int64_t block = Hkv_ * case_.P * D_;
   if (choice == CacheChoice::kTurnedAgain && keys) {
     // Once more by their own positions: as a chunk of P positions behind nothing.
@@ -1004,15 +1017,20 @@ AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
   return Recall<Numbers>(&output_, recipe, [&] {
     const Shared merged = Merged(recipe);
     const int64_t C = case_.proj.out, width = case_.proj.in, rows = case_.B * case_.T;
-    Numbers weight = out_weight_;
-    if (recipe.project.transposed & kOProj) TransposeSquare(C, weight.data());
+    std::span<const double> weight = out_weight_;
+    Numbers turned;
+    if (recipe.project.transposed & kOProj) {
+      turned.assign(weight.begin(), weight.end());
+      TransposeSquare(C, turned.data());
+      weight = turned;
+    }
     Numbers y(rows * C);
     if ((recipe.project.without_bias & kOProj) == 0) {
       for (int64_t r = 0; r < rows; ++r) {
         std::ranges::copy(case_.proj.bias, y.begin() + r * C);
       }
     }
-    AddProduct(*merged, weight, /*b_turned=*/true, rows, C, width, &y);
+    AddProduct(*merged, weight, rows, C, width, y);
     for (size_t i = 0; i < y.size() && recipe.combine.plus_input; ++i) y[i] += x_[i];
     work_ += static_cast<double>(rows * C * width);
     Perturb(&y);

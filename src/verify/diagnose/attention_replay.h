@@ -73,6 +73,11 @@ class AttentionReplay {
   struct Sizes {
     int64_t B, T, P;
   };
+  // The part of the joined weight [rows, C] that makes one slot.
+  struct SlotRows {
+    std::span<const double> weight;  // where it lies, or `moved`
+    Numbers moved, bias;
+  };
 
   template <class T>
   std::shared_ptr<const T> Recall(Memo<T>* memo, const AttentionRecipe& key,
@@ -101,11 +106,12 @@ class AttentionReplay {
   Shared Merged(const AttentionRecipe& recipe);
   Shared Output(const AttentionRecipe& recipe);
 
-  Numbers SlotWeight(const ProjectChoice& choice, Slot slot, Numbers* bias) const;
+  SlotRows RowsOf(const ProjectChoice& choice, Slot slot) const;
   Numbers ProjectSlot(const ProjectChoice& choice, Slot slot, int64_t heads);
   void Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves, bool keys,
             Numbers* x);
   Numbers PastOf(const AttentionRecipe& recipe, bool keys);
+  std::span<const double> Perturbed(const Numbers& values);
   void Perturb(Numbers* values);
 
   const AttentionCase& case_;
@@ -115,7 +121,8 @@ class AttentionReplay {
   uint64_t draws_ = 0;
   double work_ = 0;
   size_t memo_size_ = 0;
-  Numbers x_, weight_, bias_, out_weight_, past_k_, past_v_;  // perturbed copies
+  std::deque<Numbers> perturbed_;
+  std::span<const double> x_, weight_, bias_, out_weight_, past_k_, past_v_;
   Heads given_;
   Memo<Heads> projected_, rotated_;
   Memo<Joined> joined_;

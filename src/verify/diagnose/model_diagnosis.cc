@@ -14,6 +14,7 @@
 #include "verify/diagnose/attention_faults.h"
 #include "verify/diagnose/dump.h"
 #include "verify/diagnose/model_replay.h"
+#include "verify/diagnose/model_screen.h"
 #include "verify/diagnose/replay.h"
 
 namespace heed {
@@ -608,7 +609,7 @@ class Deviations {
 
 // How many single faults may be paired with all others: those that take some ten seconds.
 size_t Partners(const Gpt& model, const ModelCase& c, size_t faults) {
-  constexpr double kBudget = 8e9;  // multiply-adds
+  constexpr double kBudget = 4e10;  // multiply-adds
   constexpr double kMost = 40;
   const double rows = static_cast<double>(c.input.B * c.input.T) * (c.input.n_decode > 0 ? 3 : 1);
   const double replay = rows * static_cast<double>(model.parameters().elements());
@@ -685,6 +686,7 @@ Result<Diagnosis> DiagnoseModel(const TensorFile& file, const std::string& where
   // Rounding of the layers adds up like a random walk.
   replayer.floor.arithmetic *= 1 + std::sqrt(static_cast<double>(model.config().n_layer));
   replayer.replay = [&replay](const ModelRecipe& recipe) { return replay.Run(recipe); };
+  replayer.at_least = BoundsOf(&replay, c.input, logits.values, c.right);
   replayer.deviations = Deviations(model.config(), c).List();
   replayer.most_faults = 2;
   replayer.most_partners = Partners(model, c, replayer.deviations.size());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "nn/rope.h"
 #include "verify/diagnose/attention_replay.h"
@@ -15,28 +16,36 @@ namespace {
 
 using Numbers = std::vector<double>;
 
+std::span<const float> FloatsOf(const Parameter* p) {
+  return {p->data, static_cast<size_t>(p->elements)};
+}
+
 Numbers DoublesOf(const Parameter* p) {
   return p == nullptr ? Numbers() : Numbers(p->data, p->data + p->elements);
 }
 
-// [rows, cols] -> [cols, rows]
-Numbers Transposed(const Numbers& m, int64_t rows, int64_t cols) {
-  Numbers t(m.size());
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) t[c * rows + r] = m[r * cols + c];
+// [rows, cols] -> [cols, rows], a few rows at a time for the sake of the cache.
+std::vector<float> Transposed(std::span<const float> m, int64_t rows, int64_t cols) {
+  constexpr int64_t kTogether = 16;
+  std::vector<float> t(m.size());
+  for (int64_t first = 0; first < rows; first += kTogether) {
+    const int64_t end = std::min(first + kTogether, rows);
+    for (int64_t c = 0; c < cols; ++c) {
+      for (int64_t r = first; r < end; ++r) t[c * rows + r] = m[r * cols + c];
+    }
   }
   return t;
 }
 
-// x [rows, in] times weight [in, out], plus the bias.
-Numbers Product(const Numbers& x, const Numbers& weight, const Numbers& bias, int64_t in,
-                int64_t out) {
+// x [rows, in] times the transpose of weight [out, in], plus the bias.
+Numbers Product(const Numbers& x, std::span<const float> weight, const Numbers& bias, int64_t in) {
   const auto rows = static_cast<int64_t>(x.size()) / in;
+  const auto out = static_cast<int64_t>(weight.size()) / in;
   Numbers y(rows * out);
   for (int64_t r = 0; r < rows && !bias.empty(); ++r) {
     std::copy_n(bias.begin(), out, &y[r * out]);
   }
-  AddProduct(x, weight, /*b_turned=*/false, rows, out, in, &y);
+  AddProduct(x, weight, rows, out, in, y);
   return y;
 }
 
@@ -54,6 +63,21 @@ int64_t PairsRow(int64_t to, int64_t d) {
 
 void Add(const Numbers& more, Numbers* x) {
   for (size_t i = 0; i < x->size(); ++i) (*x)[i] += more[i];
+}
+
+// Whether a row of a sequence that nothing precedes is the same with and without those behind it,
+// and other sequences. Only what is known to be so counts.
+bool LooksBackAlone(const AttentionRecipe& recipe) {
+  constexpr SoftmaxKind kRowByRow[] = {SoftmaxKind::kKeys, SoftmaxKind::kTileMaximum,
+                                       SoftmaxKind::kTileMaximumUncarried,
+                                       SoftmaxKind::kPlusOneUnshifted, SoftmaxKind::kOverflow32};
+  const MaskChoice& mask = recipe.mask;
+  const bool hides = mask.shape == MaskShape::kCausal && mask.row == MaskRow::kOwn &&
+                     (mask.hidden == HiddenAs::kLeftOut || mask.hidden == HiddenAs::kSwamped);
+  return hides && !recipe.project.split_by_view && !recipe.project.batch_as_time &&
+         recipe.cache.cache == CacheChoice::kRead && recipe.cache.heads != HeadMap::kAlongTime &&
+         std::ranges::find(kRowByRow, recipe.softmax.kind) != std::end(kRowByRow) &&
+         !recipe.combine.transposed && recipe.combine.merge == MergeKind::kRight;
 }
 
 // Past and new rows of [B, heads, ·, D], joined along the positions.
@@ -96,35 +120,29 @@ ModelRecipe RightRecipe(const ModelConfig& config) {
 ModelReplay::ModelReplay(Gpt* model, ModelInput input)
     : config_(model->config()), input_(std::move(input)) {
   ParameterSet& parameters = model->parameters();
-  embedding_ = DoublesOf(&parameters.all().front());
-  const int64_t C = config_.n_embd, V = config_.vocab_size;
+  embedding_ = FloatsOf(&parameters.all().front());
+  head_ = FloatsOf(model->head().weight);
   if (config_.position == Position::kLearned) table_ = DoublesOf(parameters.Find("wpe.weight"));
   if (config_.position == Position::kSinusoidal) {
-    const std::vector<float> sinusoidal = SinusoidalTable(config_.block_size, C);
+    const std::vector<float> sinusoidal = SinusoidalTable(config_.block_size, config_.n_embd);
     table_.assign(sinusoidal.begin(), sinusoidal.end());
   }
   for (const heed::Block& block : model->blocks()) {
     Layer layer{NormOf(block.norm_1), NormOf(block.norm_2), AttentionOf(block.attention)};
-    for (const KeyRows rows :
-         {KeyRows::kRight, KeyRows::kUndoneByQueryHeads, KeyRows::kDoneByQueryHeads}) {
-      layer.qkv_by_rows[static_cast<size_t>(rows)] = WithKeyRows(layer.attention.qkv, rows);
-    }
     layer.up = MatrixOf(block.mlp.fc);
     layer.gate = MatrixOf(block.mlp.gate);
     layer.down = MatrixOf(block.mlp.proj);
     layers_.push_back(std::move(layer));
   }
   final_norm_ = NormOf(model->head().norm);
-  tied_head_ = {Transposed(embedding_, V, C), {}, {}, C, V};
-  head_ = {Transposed(DoublesOf(model->head().weight), V, C), {}, {}, C, V};
 }
 
 ModelReplay::Matrix ModelReplay::MatrixOf(const Linear& linear) {
   if (linear.weight == nullptr) return {};
-  Matrix m{DoublesOf(linear.weight), {}, DoublesOf(linear.bias), linear.in, linear.out};
-  if (linear.out_in) m.weight = Transposed(m.weight, m.out, m.in);
-  if (m.in == m.out) m.turned = Transposed(m.weight, m.in, m.out);
-  return m;
+  const std::span<const float> stored = FloatsOf(linear.weight);
+  return {linear.out_in ? std::vector<float>(stored.begin(), stored.end())
+                        : Transposed(stored, linear.in, linear.out),
+          DoublesOf(linear.bias), linear.in, linear.out};
 }
 
 ModelReplay::NormWeights ModelReplay::NormOf(const Norm& norm) {
@@ -141,10 +159,9 @@ AttentionCase ModelReplay::AttentionOf(const Attention& attention) const {
   s.rotary_dim = config_.position == Position::kRope ? config_.rotary_dim : 0;
   const auto add = [](const Linear& linear, int64_t first, SavedLinear* saved) {
     const Matrix m = MatrixOf(linear);
-    const Numbers rows = Transposed(m.weight, m.in, m.out);
     saved->in = m.in;
     saved->out += m.out;
-    saved->weight.insert(saved->weight.end(), rows.begin(), rows.end());
+    saved->weight.insert(saved->weight.end(), m.weight.begin(), m.weight.end());
     saved->bias.insert(saved->bias.end(), m.bias.begin(), m.bias.end());
     saved->bias.resize(saved->out);
     WeightPart part{linear.weight->name, linear.bias == nullptr ? "" : linear.bias->name,
@@ -160,7 +177,7 @@ AttentionCase ModelReplay::AttentionOf(const Attention& attention) const {
 SavedLinear ModelReplay::WithKeyRows(const SavedLinear& qkv, KeyRows rows) const {
   const int64_t D = config_.head_dim, keys = config_.n_kv_head * D;
   const int64_t other = keys / config_.n_head;  // the width that the wrong count of heads makes
-  if (rows == KeyRows::kRight || other % 2 != 0 || keys % config_.n_head != 0) return qkv;
+  if (other % 2 != 0 || keys % config_.n_head != 0) return qkv;
   SavedLinear moved = qkv;
   const int64_t C = qkv.in, first = config_.n_head * D;
   const bool undone_by_queries = rows == KeyRows::kUndoneByQueryHeads;
@@ -220,7 +237,7 @@ ModelReplay::Numbers ModelReplay::Embed(const ModelRecipe& recipe, const Call& c
   for (int64_t b = 0; b < call.group.B; ++b) {
     for (int64_t t = 0; t < call.T; ++t) {
       double* to = &x[(b * call.T + t) * C];
-      const double* from = &embedding_[call.group.tokens[b * call.group.T + call.P + t] * C];
+      const float* from = &embedding_[call.group.tokens[b * call.group.T + call.P + t] * C];
       for (int64_t c = 0; c < C; ++c) to[c] = recipe.embedding_factor * from[c];
       if (table_.empty() || recipe.table == TableChoice::kMissing) continue;
       const double* row = &table_[TableRow(recipe, call, t) * C];
@@ -282,7 +299,9 @@ ModelReplay::Numbers ModelReplay::Attend(const ModelRecipe& recipe, const Call& 
   c.T = call.T;
   c.P = call.P;
   c.x = x;
-  c.qkv = l.qkv_by_rows[static_cast<size_t>(recipe.key_rows)];
+  SavedLinear right;
+  const bool moves = recipe.key_rows != KeyRows::kRight;
+  if (moves) right = std::exchange(c.qkv, WithKeyRows(c.qkv, recipe.key_rows));
   c.past_k = l.past_k;
   c.past_v = l.past_v;
   AttentionRecipe choice = call.decode ? recipe.decode : recipe.attention;
@@ -305,6 +324,7 @@ ModelReplay::Numbers ModelReplay::Attend(const ModelRecipe& recipe, const Call& 
     l.past_k = Joined(l.past_k, *replay.Tensor(choice, Stage::kKRot), lines, call.P, call.T, D);
     l.past_v = Joined(l.past_v, *replay.Tensor(choice, Stage::kV), lines, call.P, call.T, D);
   }
+  if (moves) c.qkv = std::move(right);
   return *y;
 }
 
@@ -312,7 +332,9 @@ ModelReplay::Numbers ModelReplay::FeedForward(const ModelRecipe& recipe, const C
                                               int64_t layer, const Numbers& x) {
   const Layer& l = layers_[layer];
   const auto apply = [](const Matrix& m, bool turned, bool bias, const Numbers& from) {
-    return Product(from, turned ? m.turned : m.weight, bias ? m.bias : Numbers(), m.in, m.out);
+    const std::vector<float> other =
+        turned ? Transposed(m.weight, m.out, m.in) : std::vector<float>();
+    return Product(from, turned ? other : m.weight, bias ? m.bias : Numbers(), m.in);
   };
   Numbers hidden = apply(l.up, recipe.turned_up, recipe.up_bias, x);
   Tap(call, "mlp_pre", layer, hidden);
@@ -355,7 +377,8 @@ void ModelReplay::Block(const ModelRecipe& recipe, const Call& call, int64_t lay
   }
 }
 
-ModelReplay::Numbers ModelReplay::Logits(const ModelRecipe& recipe, const Call& call) {
+ModelReplay::Numbers ModelReplay::Logits(const ModelRecipe& recipe, const Call& call,
+                                         const Heads& heads) {
   Numbers x = Embed(recipe, call);
   Tap(call, "embed", -1, x);
   for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
@@ -364,31 +387,32 @@ ModelReplay::Numbers ModelReplay::Logits(const ModelRecipe& recipe, const Call& 
   }
   if (recipe.final_norm) x = NormRows(recipe.norm, x, final_norm_.gain, final_norm_.bias);
   Tap(call, "ln_f", -1, x);
-  const Matrix& head = recipe.embedding_as_head ? tied_head_ : head_;
-  Numbers logits = Product(x, head.weight, {}, head.in, head.out);
+  Numbers logits =
+      Product(x, recipe.embedding_as_head ? heads.embedding : heads.own, {}, config_.n_embd);
   for (double& z : logits) z *= recipe.logit_factor;
   return logits;
 }
 
+void ModelReplay::Forget() {
+  for (Layer& l : layers_) {
+    l.past_k.clear();
+    l.past_v.clear();
+  }
+}
+
 void ModelReplay::Decode(const ModelRecipe& recipe, const Group& group, Numbers* out) {
   const int64_t n = input_.n_decode, V = config_.vocab_size, past = group.T - n;
-  const auto forget = [this] {
-    for (Layer& l : layers_) {
-      l.past_k.clear();
-      l.past_v.clear();
-    }
-  };
-  forget();
-  if (past > 0) Logits(recipe, {group, 0, past, false, false});
+  const Heads heads{head_, embedding_};
+  if (past > 0) Logits(recipe, {group, 0, past, false, false}, heads);
   const int64_t step = recipe.decode_in_steps ? 1 : n;
   for (int64_t done = 0; done < n; done += step) {
-    const Numbers logits = Logits(recipe, {group, past + done, step, true, false});
+    const Numbers logits = Logits(recipe, {group, past + done, step, true, false}, heads);
     for (int64_t b = 0; b < group.B; ++b) {
       std::copy_n(logits.begin() + b * step * V, step * V,
                   out->begin() + ((group.row + b) * n + done) * V);
     }
   }
-  forget();
+  Forget();
 }
 
 Outputs ModelReplay::Run(const ModelRecipe& recipe) {
@@ -396,11 +420,8 @@ Outputs ModelReplay::Run(const ModelRecipe& recipe) {
   tapped_.clear();
   Numbers logits(input_.B * T * V), decoded(input_.B * input_.n_decode * V);
   for (const Group& group : Groups(recipe)) {
-    const Numbers all = Logits(recipe, {group, 0, group.T, false, true});
-    for (Layer& l : layers_) {
-      l.past_k.clear();
-      l.past_v.clear();
-    }
+    const Numbers all = Logits(recipe, {group, 0, group.T, false, true}, Heads{head_, embedding_});
+    Forget();
     for (int64_t b = 0; b < group.B; ++b) {
       const int64_t row = group.row + b, kept = group.T - group.skip;
       std::copy_n(all.begin() + (b * group.T + group.skip) * V, kept * V,
@@ -413,6 +434,29 @@ Outputs ModelReplay::Run(const ModelRecipe& recipe) {
   outputs.push_back(std::move(logits));
   if (input_.n_decode > 0) outputs.push_back(std::move(decoded));
   return outputs;
+}
+
+void ModelReplay::LookAt(std::span<const int64_t> columns) {
+  const int64_t C = config_.n_embd;
+  own_rows_.clear();
+  embedding_rows_.clear();
+  for (const int64_t column : columns) {
+    const auto own = head_.begin() + column * C, embedding = embedding_.begin() + column * C;
+    own_rows_.insert(own_rows_.end(), own, own + C);
+    embedding_rows_.insert(embedding_rows_.end(), embedding, embedding + C);
+  }
+}
+
+std::optional<ModelReplay::Numbers> ModelReplay::Beginning(const ModelRecipe& recipe, int64_t n) {
+  if (!LooksBackAlone(recipe.attention) || !recipe.pads_hidden) return std::nullopt;
+  Group group = Groups(recipe)[0];
+  group.B = 1;
+  group.T = n;
+  group.tokens.resize(n);
+  const Heads all{head_, embedding_}, some{own_rows_, embedding_rows_};
+  Numbers logits = Logits(recipe, {group, 0, n, false, false}, own_rows_.empty() ? all : some);
+  Forget();
+  return logits;
 }
 
 }  // namespace heed

@@ -3,9 +3,10 @@
 // Letters: B sequences, T positions, n of them once more behind a cache, C width, V vocabulary.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,27 +78,36 @@ struct ModelInput {
 
 class ModelReplay {
  public:
-  // `model` is read here alone.
+  // `model` must outlive this.
   ModelReplay(Gpt* model, ModelInput input);
 
   // The taps, logits [B, T, V] with 0 at padding, and, with n_decode, the logits [B, n, V] of the
   // last positions behind a cache.
   Outputs Run(const ModelRecipe& recipe);
 
+  // Columns of the logits that Beginning computes; none: all of them.
+  void LookAt(std::span<const int64_t> columns);
+  // Logits [n, columns] of the first n tokens of the first row, from these tokens alone. Nothing
+  // where by this recipe others take part in them.
+  std::optional<std::vector<double>> Beginning(const ModelRecipe& recipe, int64_t n);
+
  private:
   using Numbers = std::vector<double>;
   struct Matrix {
-    Numbers weight, turned;  // [in, out]; its transpose, where square
-    Numbers bias;            // or empty
+    std::vector<float> weight;  // [out, in]
+    Numbers bias;               // or empty
     int64_t in = 0, out = 0;
+  };
+  // Rows of the head, and of the embedding in its place: [vocabulary, C].
+  struct Heads {
+    std::span<const float> own, embedding;
   };
   struct NormWeights {
     Numbers gain, bias;
   };
   struct Layer {
     NormWeights norm_1, norm_2;
-    AttentionCase attention;                 // weights; the numbers of a call are put in
-    std::array<SavedLinear, 3> qkv_by_rows;  // by KeyRows
+    AttentionCase attention;  // weights; the numbers of a call are put in
     Matrix up, gate, down;
     Numbers past_k, past_v;  // [B, Hkv, P, D]
   };
@@ -129,7 +139,8 @@ class ModelReplay {
   Numbers Branch(const ModelRecipe& recipe, const Call& call, int64_t layer, bool mlp,
                  const Numbers& x);
   void Block(const ModelRecipe& recipe, const Call& call, int64_t layer, Numbers* x);
-  Numbers Logits(const ModelRecipe& recipe, const Call& call);
+  Numbers Logits(const ModelRecipe& recipe, const Call& call, const Heads& heads);
+  void Forget();
   void Decode(const ModelRecipe& recipe, const Group& group, Numbers* out);
   void Tap(const Call& call, const char* place, int64_t layer, const Numbers& values);
   void TapHeads(const Call& call, const char* place, int64_t layer, int64_t heads,
@@ -137,10 +148,12 @@ class ModelReplay {
 
   const ModelConfig config_;
   const ModelInput input_;
-  Numbers embedding_, table_;  // [V, C]; [block_size, C] or empty
+  std::span<const float> embedding_;  // [V, C]
+  Numbers table_;                     // [block_size, C] or empty
   std::vector<Layer> layers_;
   NormWeights final_norm_;
-  Matrix head_, tied_head_;
+  std::span<const float> head_;                   // [V, C]
+  std::vector<float> own_rows_, embedding_rows_;  // those that are looked at
   std::map<std::string, Numbers> tapped_;
 };
 

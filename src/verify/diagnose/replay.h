@@ -96,6 +96,9 @@ struct Replayer {
   std::vector<Observed> theirs;
   NoiseFloor floor;
   std::function<Outputs(const Choices&)> replay;
+  // Each no more than the residual that a replay would have, and cheaper by far; the last one is
+  // the nearest to it. What they put out of the question is not replayed.
+  std::vector<std::function<double(const Choices&)>> at_least;
   std::vector<Deviation<Choices>> deviations;
   size_t rows = 0;  // index of the tensor that equal_rows speaks of
   size_t most_faults = 3;
@@ -156,7 +159,8 @@ class FaultSearch {
       level = Extend(level);
       if (Conclude().verdict == DiagnosisVerdict::kCorrect) break;
       const double enough = std::min(4 * r_.floor.storage, r_.floor.arithmetic);
-      if (Nearest().explanation.residual <= enough) break;
+      if (Nearest().explanation.residual <= enough || faults == r_.most_faults) break;
+      ReplayAside(&level);
       if (level.size() > r_.most_partners) level.resize(r_.most_partners);
     }
     return Finish();
@@ -169,6 +173,12 @@ class FaultSearch {
     size_t convention;
     double residual;
     std::string detail;
+  };
+  // A hypothesis with one fault more.
+  struct Extended {
+    Hypothesis base;
+    size_t deviation;
+    std::vector<size_t> faults;
   };
 
   void Add(std::vector<std::string> faults, std::string detail, const Agreement& agreement,
@@ -193,6 +203,7 @@ class FaultSearch {
   std::vector<Hypothesis> Extend(const std::vector<Hypothesis>& level) {
     std::vector<Hypothesis> next;
     std::vector<std::vector<size_t>> seen;
+    aside_.clear();
     for (const Hypothesis& base : level) {
       for (const size_t d : PlainFirst()) {
         if (!Joins(base, d) || IsNeedless(r_.deviations[d])) continue;
@@ -202,13 +213,52 @@ class FaultSearch {
         key.push_back(base.convention);
         if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
         seen.push_back(std::move(key));
-        if (!Try(base, d, std::move(faults), &next) && base.faults.empty()) idle_.push_back(d);
+        Extended extended{base, d, std::move(faults)};
+        if (IsOutOfTheQuestion(extended)) {
+          aside_.push_back(std::move(extended));
+        } else {
+          Try(extended, &next);
+        }
       }
     }
-    std::stable_sort(next.begin(), next.end(), [](const Hypothesis& a, const Hypothesis& b) {
+    SortByResidual(&next);
+    return next;
+  }
+
+  // What is out of the question alone may still join others.
+  void ReplayAside(std::vector<Hypothesis>* level) {
+    for (const Extended& extended : aside_) Try(extended, level);
+    SortByResidual(level);
+  }
+
+  static void SortByResidual(std::vector<Hypothesis>* level) {
+    std::stable_sort(level->begin(), level->end(), [](const Hypothesis& a, const Hypothesis& b) {
       return a.residual < b.residual;
     });
-    return next;
+  }
+
+  // Whether it is sure, without a replay, to be no explanation.
+  bool IsOutOfTheQuestion(const Extended& extended) const {
+    const Deviation<Choices>& deviation = r_.deviations[extended.deviation];
+    // What is asked for where a fault changes nothing takes a replay.
+    if (r_.at_least.empty() || !deviation.needs.empty()) return false;
+    // Explanations lie within one and a half of the floor.
+    const double bound = 2 * r_.floor.arithmetic;
+    if (deviation.fit.grid.empty()) {
+      Choices choices = extended.base.choices;
+      deviation.apply(&choices);
+      return std::any_of(r_.at_least.begin(), r_.at_least.end(),
+                         [&](const auto& at_least) { return at_least(choices) > bound; });
+    }
+    const auto& at_least = r_.at_least.back();
+    const auto at = [&](double value) {
+      Choices choices = extended.base.choices;
+      deviation.fit.change(value, &choices);
+      return at_least(choices);
+    };
+    const double near =
+        std::max(0.3 * at_least(conventions_[extended.base.convention].choices), bound);
+    return at(Fitted(deviation.fit, near, at)) > bound;
   }
 
   // Deviations, those with a number to fit behind the others: they cost some dozen replays each.
@@ -243,22 +293,26 @@ class FaultSearch {
     });
   }
 
-  // False when the fault changes no number.
-  bool Try(const Hypothesis& base, size_t d, std::vector<size_t> faults,
-           std::vector<Hypothesis>* next) {
+  void Try(const Extended& extended, std::vector<Hypothesis>* next) {
+    const auto& [base, d, faults] = extended;
     const Deviation<Choices>& deviation = r_.deviations[d];
-    Hypothesis hypothesis{std::move(faults), base.choices, base.convention, 0, base.detail};
+    Hypothesis hypothesis{faults, base.choices, base.convention, 0, base.detail};
     std::string detail = deviation.detail;
     if (!deviation.fit.grid.empty()) {
-      const double value = Fitted(base.choices, deviation.fit);
-      if (!deviation.fit.belongs(value)) return true;
+      const double value =
+          Fitted(deviation.fit, 0.3 * NearestRight().explanation.residual,
+                 [&](double at) { return ResidualAt(base.choices, deviation.fit, at); });
+      if (!deviation.fit.belongs(value)) return;
       deviation.fit.change(value, &hypothesis.choices);
       detail = deviation.fit.detail(value);
     } else {
       deviation.apply(&hypothesis.choices);
     }
     const Outputs outputs = r_.replay(hypothesis.choices);
-    if (SameNumbers(outputs, right_[base.convention])) return false;
+    if (SameNumbers(outputs, right_[base.convention])) {
+      if (base.faults.empty()) idle_.push_back(d);
+      return;
+    }
     const Agreement agreement = Agree(r_.theirs, outputs);
     hypothesis.residual = agreement.residual;
     if (!detail.empty()) {
@@ -266,7 +320,6 @@ class FaultSearch {
     }
     Add(NamesOf(hypothesis.faults), hypothesis.detail, agreement, base.convention);
     next->push_back(std::move(hypothesis));
-    return true;
   }
 
   std::vector<std::string> NamesOf(const std::vector<size_t>& faults) const {
@@ -285,24 +338,24 @@ class FaultSearch {
   }
 
   // The parameter nearest to theirs: the best of the grid, refined by golden sections (of its
-  // logarithm where it is positive), and rounded where that does no harm.
-  double Fitted(const Choices& base, const Fit<Choices>& fit) const {
+  // logarithm where it is positive) as far as it comes `near`, and rounded where that does no harm.
+  template <class At>
+  double Fitted(const Fit<Choices>& fit, double near, const At& residual_at) const {
     const std::vector<double>& grid = fit.grid;
     std::vector<double> residuals;
-    for (const double value : grid) residuals.push_back(ResidualAt(base, fit, value));
+    for (const double value : grid) residuals.push_back(residual_at(value));
     const size_t best = std::min_element(residuals.begin(), residuals.end()) - residuals.begin();
     if (fit.whole || residuals[best] <= r_.floor.storage) return grid[best];
     const bool positive = grid.front() > 0;
     const auto bend = [positive](double x) { return positive ? std::log(x) : x; };
     const auto unbend = [positive](double x) { return positive ? std::exp(x) : x; };
-    const double refined = unbend(
-        Refine(bend(grid[best > 0 ? best - 1 : 0]), bend(grid[std::min(best + 1, grid.size() - 1)]),
-               0.3 * NearestRight().explanation.residual,
-               [&](double x) { return ResidualAt(base, fit, unbend(x)); }));
-    const double bound = std::max(1.1 * ResidualAt(base, fit, refined), r_.floor.storage);
+    const double refined = unbend(Refine(bend(grid[best > 0 ? best - 1 : 0]),
+                                         bend(grid[std::min(best + 1, grid.size() - 1)]), near,
+                                         [&](double x) { return residual_at(unbend(x)); }));
+    const double bound = std::max(1.1 * residual_at(refined), r_.floor.storage);
     const double scale = std::pow(10.0, 1 - std::floor(std::log10(std::abs(refined))));
     const double round = std::round(refined * scale) / scale;
-    return ResidualAt(base, fit, round) <= bound ? round : refined;
+    return residual_at(round) <= bound ? round : refined;
   }
 
   Diagnosis Finish() {
@@ -372,6 +425,7 @@ class FaultSearch {
   const std::vector<Reading<Choices>>& conventions_;
   std::vector<Outputs> right_;  // by convention
   std::vector<Tried> tried_;
+  std::vector<Extended> aside_;
   std::vector<size_t> idle_;  // deviations that change nothing
 };
 

@@ -9,13 +9,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// 0 where both are the same, also when neither is finite; infinite where one alone is not.
-double Distance(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double distance = std::abs(a - b);
-  return std::isfinite(distance) ? distance : kInfinity;
-}
-
 double Square(double x) { return std::isfinite(x) ? x * x : 0; }
 
 double RootMeanSquare(std::span<const double> values) {
@@ -35,6 +28,12 @@ bool IsSuperset(const std::vector<std::string>& more, const std::vector<std::str
 }
 
 }  // namespace
+
+double Distance(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double distance = std::abs(a - b);
+  return std::isfinite(distance) ? distance : kInfinity;
+}
 
 double Residual(std::span<const double> theirs, std::span<const double> ours) {
   if (theirs.size() != ours.size()) return kInfinity;

@@ -12,6 +12,9 @@
 
 namespace heed {
 
+// |a - b|; 0 where both are the same, also when neither is finite, infinite where one alone is not.
+double Distance(double a, double b);
+
 // ‖theirs − ours‖ / ‖ours‖ over all elements. Where both are NaN, or the same infinity, they agree;
 // where one alone is not finite the residual is infinite.
 double Residual(std::span<const double> theirs, std::span<const double> ours);
