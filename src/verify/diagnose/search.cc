@@ -18,12 +18,6 @@ double Distance(double a, double b) {
 
 double Square(double x) { return std::isfinite(x) ? x * x : 0; }
 
-double RootMeanSquare(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += Square(value);
-  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
-}
-
 bool Contains(const std::vector<std::string>& faults, const std::string& fault) {
   return std::ranges::find(faults, fault) != faults.end();
 }
@@ -35,6 +29,12 @@ bool IsSuperset(const std::vector<std::string>& more, const std::vector<std::str
 }
 
 }  // namespace
+
+double RootMeanSquare(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += Square(value);
+  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
+}
 
 double Residual(std::span<const double> theirs, std::span<const double> ours) {
   if (theirs.size() != ours.size()) return kInfinity;
