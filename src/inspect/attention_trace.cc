@@ -84,8 +84,7 @@ Numbers InputGradient(const SavedLinear& linear, const Numbers& dy) {
 
 // Adds the gradients of every part's weight and bias to `traced`, laid out as the file has them.
 void AddWeightGradients(const SavedLinear& linear, const Numbers& x, const Numbers& dy,
-                        std::vector<TracedTensor>* traced) {
-  const int64_t rows = static_cast<int64_t>(x.size()) / linear.in;
+                        int64_t rows, std::vector<TracedTensor>* traced) {
   Numbers dweight(linear.out * linear.in), dbias(linear.out);
   reference::Matmul<double>({.M = linear.out,
                              .N = linear.in,
@@ -118,8 +117,9 @@ void AddWeightGradients(const SavedLinear& linear, const Numbers& x, const Numbe
 
 class Tracer {
  public:
-  explicit Tracer(const AttentionCase& attention)
+  Tracer(const AttentionCase& attention, int64_t weight_rows)
       : case_(attention),
+        weight_rows_(weight_rows > 0 ? weight_rows : attention.B * attention.T),
         B_(attention.B),
         T_(attention.T),
         H_(attention.settings.n_head),
@@ -200,9 +200,9 @@ class Tracer {
           JoinColumns(SwapMiddle(dk, B_, Hkv_, T_, D_), SwapMiddle(dv, B_, Hkv_, T_, D_), B_ * T_);
       const Numbers dqkv = JoinColumns(SwapMiddle(dq, B_, H_, T_, D_), dkv, B_ * T_);
       Add("grad.x", {B_, T_, case_.qkv.in}, InputGradient(case_.qkv, dqkv));
-      AddWeightGradients(case_.qkv, case_.x, dqkv, &traced_);
+      AddWeightGradients(case_.qkv, case_.x, dqkv, weight_rows_, &traced_);
     }
-    if (projected) AddWeightGradients(case_.proj, merged_, case_.dy, &traced_);
+    if (projected) AddWeightGradients(case_.proj, merged_, case_.dy, weight_rows_, &traced_);
     if (case_.P > 0) {
       Add("grad.past_k", {B_, Hkv_, case_.P, D_}, TakeColumns(dkeys, S * D_, 0, past));
       Add("grad.past_v", {B_, Hkv_, case_.P, D_}, TakeColumns(dvalues, S * D_, 0, past));
@@ -261,6 +261,7 @@ class Tracer {
   }
 
   const AttentionCase& case_;
+  const int64_t weight_rows_;
   const int64_t B_, T_, H_, Hkv_, D_;
   Numbers queries_;        // [B, T, H, D], rotated
   Numbers keys_, values_;  // [B, Hkv, S, D]
@@ -270,8 +271,8 @@ class Tracer {
 
 }  // namespace
 
-std::vector<TracedTensor> TraceAttention(const AttentionCase& attention) {
-  return Tracer(attention).Run();
+std::vector<TracedTensor> TraceAttention(const AttentionCase& attention, int64_t weight_rows) {
+  return Tracer(attention, weight_rows).Run();
 }
 
 }  // namespace heed

@@ -59,6 +59,8 @@ struct TracedTensor {
 // and when there is dy, the gradients of sum(y · dy), or of sum(merged · dy): grad.x or grad.q
 // grad.k grad.v, grad.NAME of every stored weight and bias in its own layout, grad.past_k
 // grad.past_v.
-std::vector<TracedTensor> TraceAttention(const AttentionCase& attention);
+// The products of the weights' gradients run over the first `weight_rows` of the B·T rows, over all
+// when 0: what a faulty backward pass does.
+std::vector<TracedTensor> TraceAttention(const AttentionCase& attention, int64_t weight_rows = 0);
 
 }  // namespace heed

@@ -27,6 +27,7 @@ struct PlantedCase {
   bool counts_tokens = false;                   // positions count tokens alone
   int64_t padding_stands_at = 0;                // then
   bool empty_rows_are_means = false;            // of padding that sees no key; else 0
+  bool states_empty_rows = false;               // that they are 0
   std::vector<std::vector<int64_t>> documents;  // for each batch row its tokens' documents
   bool states_positions = false;                // position_ids are part of the dump
   bool alibi = false;
@@ -94,6 +95,9 @@ class PlantedAttention {
     if (results.contains("y")) set["y"] = {{c_.B, c_.T, c_.C}, Stored(y_)};
     if (results.contains("q_rot")) set["q_rot"] = {q_.shape, Stored(q_)};
     if (results.contains("pattern")) set["pattern"] = {pattern_.shape, Stored(pattern_)};
+    if (results.contains("merged")) {
+      set["merged"] = {{c_.B, c_.T, c_.H * c_.D}, Stored(merged_)};
+    }
     if (results.contains("scores")) set["scores"] = {scores_.shape, Stored(scores_)};
     set.settings = {{"n_head", std::to_string(c_.H)},
                     {"n_kv_head", std::to_string(c_.Hkv)},
@@ -128,6 +132,7 @@ class PlantedAttention {
       integers("position_ids", c_.T, [&](int64_t b, int64_t t) { return RightPosition(b, t); });
     }
     if (c_.alibi) set->settings["alibi"] = "true";
+    if (c_.states_empty_rows) set->settings["rows_without_keys"] = "zero";
     if (c_.norm == PlantedCase::Norm::kNone) return;
     set->settings["qk_norm"] = c_.norm == PlantedCase::Norm::kAfter ? "after_rope" : "before_rope";
     set->settings["norm_eps"] = "1e-06";
@@ -202,8 +207,9 @@ class PlantedAttention {
     if (Has("rope_wrong_axis")) return static_cast<double>(first + h);
     if (Has("position_restart")) return static_cast<double>(first + t);
     if (Has("rope_window_constant")) return static_cast<double>(first + c_.P);
-    return static_cast<double>(first + c_.P + t + Has("position_upper_layers")) *
-           (Has("odd_stretched_positions") ? 1.5 : 1);
+    const auto position = static_cast<double>(first + c_.P + t + Has("position_upper_layers"));
+    if (Has("coarse_positions")) return Bf16ToFloat(DoubleToBf16(position));
+    return position * (Has("odd_stretched_positions") ? 1.5 : 1);
   }
 
   void NormaliseHeads(Grid* x, int which) {
@@ -247,6 +253,21 @@ class PlantedAttention {
             const int64_t c1 = interleaved ? 2 * i + 1 : i + width / 2;
             const double x0 = source.at(b, h, t, c0), x1 = source.at(b, h, t, c1);
             const double cos = c_.round(std::cos(a)), sin = c_.round(std::sin(a));
+            if (Has("rope_cos_plus_sin")) {
+              x->at(b, h, t, c0) = x0 * (cos + sin);
+              x->at(b, h, t, c1) = x1 * (cos + sin);
+              continue;
+            }
+            if (Has("rope_mixed_layouts")) {
+              // Channel c finds its angle where the other pairing keeps that of channel c.
+              const auto angle = [&](int64_t c) {
+                const int64_t pair = interleaved ? c % (r / 2) : c / 2;
+                return sense * Position(b, t, h, keys) * std::pow(theta, -2.0 * double(pair) / r);
+              };
+              x->at(b, h, t, c0) = x0 * std::cos(angle(c0)) - x1 * std::sin(angle(c0));
+              x->at(b, h, t, c1) = x0 * std::sin(angle(c1)) + x1 * std::cos(angle(c1));
+              continue;
+            }
             x->at(b, h, t, halves ? i : c0) = c_.round(x0 * cos - x1 * sin);
             x->at(b, h, t, halves ? i + r / 2 : c1) = c_.round(x0 * sin + x1 * cos);
           }
@@ -514,10 +535,20 @@ class PlantedAttention {
       for (int64_t i = 0; i < n; ++i) entry(pattern, i) = c_.round(weight(i) / sum);
       // Padding that sees no key answers 0, where nobody forgot it.
       const bool empty = !c_.pads.empty() && std::isinf(maximum) && maximum < 0;
+      const bool means = c_.empty_rows_are_means || Has("fully_masked_row_uniform");
       for (int64_t i = 0; i < n && empty && !Has("fully_masked_row_nan"); ++i) {
-        entry(pattern, i) = c_.empty_rows_are_means ? 1 / double(n) : 0;
+        entry(pattern, i) = means ? 1 / double(n) : 0;
       }
+      if (empty && Has("mask_min_plus_min")) ShareWhatIsHiddenOnce(b, h, line, S, pattern);
     }
+  }
+
+  // Of query i: twice the least number is -inf, once it is all that is left.
+  void ShareWhatIsHiddenOnce(int64_t b, int64_t h, int64_t i, int64_t S, Grid* pattern) const {
+    const auto once = [&](int64_t j) { return (j > before_ + i) != !IsToken(b, j); };
+    double count = 0;
+    for (int64_t j = 0; j < S; ++j) count += once(j);
+    for (int64_t j = 0; j < S; ++j) pattern->at(b, h, i, j) = once(j) / count;
   }
 
   // The maximum of each row, the sum of each column.
@@ -604,6 +635,7 @@ class PlantedAttention {
 
   void Output(Grid& z) {
     y_ = Grid(c_.B, 1, c_.T, c_.C);
+    merged_ = Grid(c_.B, 1, c_.T, c_.H * c_.D);
     for (int64_t b = 0; b < c_.B; ++b) {
       for (int64_t t = 0; t < c_.T; ++t) {
         for (int64_t o = 0; o < c_.C; ++o) {
@@ -618,6 +650,7 @@ class PlantedAttention {
               const int64_t at = b * c_.H + h;
               merged = z.at(at % c_.B, at / c_.B, t, j % c_.D);
             }
+            merged_.at(b, 0, t, j) = merged;
             sum += merged * weight_[3].at(0, 0, o, j);
           }
           y_.at(b, 0, t, o) = sum;
@@ -631,7 +664,7 @@ class PlantedAttention {
   const std::function<double(double)> store_;
   uint32_t stream_ = 0;
   int64_t before_ = 0;  // keys before the first new one
-  Grid x_, weight_[4], bias_[4], gain_[2], past_k_, past_v_, q_, scores_, pattern_, y_;
+  Grid x_, weight_[4], bias_[4], gain_[2], past_k_, past_v_, q_, scores_, pattern_, merged_, y_;
 };
 
 // The same dump as other programs keep it.
@@ -686,46 +719,62 @@ inline TensorSet KeptAs(Keeping keeping, const PlantedCase& sizes, TensorSet set
   return set;
 }
 
+inline double StoredAsFloat(double x) { return static_cast<float>(x); }
+inline double StoredAsBf16(double x) { return Bf16ToFloat(DoubleToBf16(x)); }
+
+// Choices that a seed makes, one after the other.
+class Choice {
+ public:
+  Choice(uint64_t seed, uint32_t stream) : key_{seed, stream, 0} {}
+  int64_t operator()(const std::vector<int64_t>& from) {
+    return from[RandomBelow(key_, draw_++, from.size())];
+  }
+  // Small ones, among them those that hide a fault.
+  PlantedCase Sizes(const std::vector<int64_t>& lengths) {
+    PlantedCase sizes{.seed = key_.seed};
+    sizes.B = (*this)({1, 2, 3});
+    sizes.T = (*this)(lengths);
+    sizes.P = (*this)({0, 0, 0, 4});
+    sizes.Hkv = (*this)({1, 2, 3});
+    sizes.H = sizes.Hkv * (*this)({1, 2, 3});
+    sizes.D = (*this)({4, 6, 8, 16});
+    sizes.C = (*this)({10, 18, 24, 32});
+    return sizes;
+  }
+
+ private:
+  RandomKey key_;
+  uint64_t draw_ = 0;
+};
+
 // A random correct implementation: sizes, what it has, how it is kept, what is stated and how it is
 // rounded.
 inline TensorSet RandomCorrect(uint64_t seed) {
-  uint64_t draw = 0;
-  const auto pick = [&](std::vector<int64_t> from) {
-    return from[RandomBelow({seed, 11, 0}, draw++, from.size())];
-  };
-  PlantedCase sizes{.seed = seed};
-  sizes.B = pick({1, 2, 3});
-  sizes.T = pick({1, 3, 5, 7, 12});
-  sizes.P = pick({0, 0, 0, 4});
-  sizes.Hkv = pick({1, 2, 3});
-  sizes.H = sizes.Hkv * pick({1, 2, 3});
-  sizes.D = pick({4, 6, 8, 16});
-  sizes.C = pick({10, 18, 24, 32});
+  Choice pick(seed, 11);
+  PlantedCase sizes = pick.Sizes({1, 3, 5, 7, 12});
   sizes.rope = pick({0, 1, 1}) == 1;
   sizes.interleaved = pick({0, 1}) == 1;
   sizes.bias = pick({0, 1}) == 1;
   sizes.rotary_dim = pick({0, 1}) == 1 && sizes.D % 4 == 0 ? sizes.D / 2 : sizes.D;
   sizes.window = pick({0, 0, 3});
   sizes.theta = static_cast<double>(pick({10000, 500000, 100}));
-  const auto as_float = [](double x) { return double(static_cast<float>(x)); };
-  const auto as_bf16 = [](double x) { return double(Bf16ToFloat(DoubleToBf16(x))); };
-  std::function<double(double)> store = as_float;
+  std::function<double(double)> store = StoredAsFloat;
   switch (pick({0, 1, 2, 3, 4})) {
     case 0:
       break;  // all in double
     case 1:
-      sizes.round = as_float;
+      sizes.round = StoredAsFloat;
       break;
     case 2:
-      store = as_bf16;
+      store = StoredAsBf16;
       break;
     case 3:
-      store = as_bf16;
-      sizes.round = as_float;
+      store = StoredAsBf16;
+      sizes.round = StoredAsFloat;
       break;
     default:
-      store = as_bf16;
-      sizes.round = as_bf16;
+      store = StoredAsBf16;
+      sizes.round = StoredAsBf16;
   }
   const auto keeping = static_cast<Keeping>(pick({0, 1, 2, 3, 4}));
   TensorSet set = KeptAs(keeping, sizes, PlantedAttention(sizes, {}, store).Dump());
@@ -738,18 +787,8 @@ inline TensorSet RandomCorrect(uint64_t seed) {
 
 // The same with what a context may add.
 inline TensorSet RandomCorrectInContext(uint64_t seed) {
-  uint64_t draw = 0;
-  const auto pick = [&](std::vector<int64_t> from) {
-    return from[RandomBelow({seed, 12, 0}, draw++, from.size())];
-  };
-  PlantedCase sizes{.seed = seed};
-  sizes.B = pick({1, 2, 3});
-  sizes.T = pick({3, 5, 8, 12});
-  sizes.P = pick({0, 0, 0, 4});
-  sizes.Hkv = pick({1, 2, 3});
-  sizes.H = sizes.Hkv * pick({1, 2, 3});
-  sizes.D = pick({4, 6, 8, 16});
-  sizes.C = pick({10, 18, 24, 32});
+  Choice pick(seed, 12);
+  PlantedCase sizes = pick.Sizes({3, 5, 8, 12});
   sizes.alibi = pick({0, 0, 1}) == 1;
   sizes.rope = !sizes.alibi && pick({0, 1, 1}) == 1;
   sizes.interleaved = pick({0, 1}) == 1;
@@ -769,16 +808,13 @@ inline TensorSet RandomCorrectInContext(uint64_t seed) {
   sizes.norm = static_cast<PlantedCase::Norm>(pick({0, 1, 2}));
   sizes.norm_gain = pick({0, 1}) == 1;
   sizes.norm_all_heads = sizes.norm_gain && pick({0, 1}) == 1;
-  const auto as_float = [](double x) { return double(static_cast<float>(x)); };
-  const auto as_bf16 = [](double x) { return double(Bf16ToFloat(DoubleToBf16(x))); };
   const bool bf16 = pick({0, 1}) == 1;
-  if (pick({0, 1}) == 1) sizes.round = as_float;
+  if (pick({0, 1}) == 1) sizes.round = StoredAsFloat;
   std::set<std::string> results = {"y"};
   for (const char* result : {"q_rot", "scores", "pattern"}) {
     if (pick({0, 1}) == 1) results.insert(result);
   }
-  const std::function<double(double)> store =
-      bf16 ? std::function<double(double)>(as_bf16) : as_float;
+  const auto store = bf16 ? StoredAsBf16 : StoredAsFloat;
   TensorSet set = PlantedAttention(sizes, {}, store).Dump(results);
   // A norm without gains must be stated.
   const bool told = sizes.norm_gain && pick({0, 1}) == 1;

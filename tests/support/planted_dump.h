@@ -1,8 +1,6 @@
 // Dumps with a fault planted by plain code, and what the diagnosis must say of them.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <random>
 #include <string>
 #include <vector>

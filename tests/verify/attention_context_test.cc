@@ -15,9 +15,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Norm = PlantedCase::Norm;
 
-double AsFloat(double x) { return static_cast<float>(x); }
-double AsBf16(double x) { return Bf16ToFloat(DoubleToBf16(x)); }
-
 Result<Diagnosis> Diagnose(const TensorSet& set) {
   return DiagnoseAttention(set.File(), "dump", {});
 }
@@ -51,7 +48,7 @@ std::vector<PlantedCase> Cases() {
 void ExpectNamed(const PlantedCase& sizes, const std::string& fault,
                  const std::set<std::string>& results = {"y"}) {
   for (const bool bf16 : {false, true}) {
-    const auto store = bf16 ? AsBf16 : AsFloat;
+    const auto store = bf16 ? StoredAsBf16 : StoredAsFloat;
     EXPECT_EQ(Answer(PlantedAttention(sizes, {}, store).Dump(results)), "correct,")
         << fault << " " << sizes.seed << " bf16 " << bf16;
     EXPECT_EQ(Answer(PlantedAttention(sizes, {fault}, store).Dump(results)), "fault " + fault + ",")
@@ -103,7 +100,8 @@ TEST(AttentionContext, PositionsFromThePadShowInQRot) {
     sizes.states_positions = true;
     ExpectNamed(sizes, "left_pad_positions", {"y", "q_rot"});
     // With RoPE, y alone cannot tell.
-    EXPECT_EQ(Answer(PlantedAttention(sizes, {"left_pad_positions"}, AsFloat).Dump()), "correct,");
+    EXPECT_EQ(Answer(PlantedAttention(sizes, {"left_pad_positions"}, StoredAsFloat).Dump()),
+              "correct,");
   }
 }
 
@@ -128,8 +126,9 @@ TEST(AttentionContext, NamesFaultsOfPackedRows) {
     ExpectNamed(sizes, "mask_missing");
     sizes.states_positions = true;
     ExpectNamed(sizes, "packing_positions_not_reset", {"y", "q_rot"});
-    EXPECT_EQ(Answer(PlantedAttention(sizes, {"packing_positions_not_reset"}, AsFloat).Dump()),
-              "correct,");
+    EXPECT_EQ(
+        Answer(PlantedAttention(sizes, {"packing_positions_not_reset"}, StoredAsFloat).Dump()),
+        "correct,");
   }
 }
 
@@ -147,7 +146,8 @@ TEST(AttentionContext, NamesFaultsOfHeadNorms) {
     }
     // Rotations keep lengths.
     sizes.norm_all_heads = sizes.norm_gain = false;
-    EXPECT_EQ(Answer(PlantedAttention(sizes, {"qk_norm_after_rope"}, AsFloat).Dump()), "correct,");
+    EXPECT_EQ(Answer(PlantedAttention(sizes, {"qk_norm_after_rope"}, StoredAsFloat).Dump()),
+              "correct,");
   }
 }
 
@@ -162,7 +162,7 @@ TEST(AttentionContext, NamesAnOverwrittenRing) {
     sizes.T = 3;
     sizes.P = 7;
     for (const bool wraps : {true, false}) {
-      for (const auto store : {AsFloat, AsBf16}) {
+      for (const auto store : {StoredAsFloat, StoredAsBf16}) {
         PlantedAttention planted(sizes, {wraps ? "ring_wraps" : "ring_clamps"}, store);
         // Over the newest rows, it is as if these were never seen.
         EXPECT_EQ(Answer(planted.Dump()),
@@ -181,7 +181,7 @@ TEST(AttentionContext, FaultsOfTheCacheChangeNothingWithoutOne) {
   sizes.P = 7;
   sizes.T = 3;
   const auto dump =
-      ReadAttentionDump(PlantedAttention(sizes, {}, AsFloat).Dump().File(), "dump", {});
+      ReadAttentionDump(PlantedAttention(sizes, {}, StoredAsFloat).Dump().File(), "dump", {});
   ASSERT_TRUE(dump.has_value());
   AttentionRecipe recipe;
   recipe.project.batch_as_time = true;
@@ -200,7 +200,7 @@ TEST(AttentionContext, AGainBehindTheRotationShowsTheFirstPosition) {
   for (PlantedCase sizes : Cases()) {
     sizes.norm = PlantedCase::Norm::kAfter;
     sizes.first = 1;
-    TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+    TensorSet set = PlantedAttention(sizes, {}, StoredAsFloat).Dump();
     set.settings.erase("rope_first_position");
     EXPECT_EQ(Answer(set), "correct,") << sizes.seed;
   }
@@ -216,7 +216,8 @@ TEST(AttentionContext, RandomCorrectOnesAreNeverAccused) {
 TEST(AttentionContext, SaysWhatPaddingBehindTheTokensHides) {
   PlantedCase sizes = Cases()[0];
   sizes.pads = {-2, 0};
-  const auto diagnosis = Diagnose(PlantedAttention(sizes, {"padding_not_masked"}, AsFloat).Dump());
+  const auto diagnosis =
+      Diagnose(PlantedAttention(sizes, {"padding_not_masked"}, StoredAsFloat).Dump());
   ASSERT_TRUE(diagnosis.has_value());
   EXPECT_EQ(diagnosis->verdict, DiagnosisVerdict::kCorrect);
   EXPECT_THAT(diagnosis->seen, testing::Contains(HasSubstr("pad on the left")));
@@ -233,7 +234,7 @@ TEST(AttentionContext, SlopesAreThoseOfThePaper) {
 }
 
 TEST(AttentionContext, RefusesWhatDoesNotFit) {
-  const TensorSet right = PlantedAttention(LeftPadded(Cases()[0]), {}, AsFloat).Dump();
+  const TensorSet right = PlantedAttention(LeftPadded(Cases()[0]), {}, StoredAsFloat).Dump();
   const auto with = [&](const std::string& name, Array array) {
     TensorSet set = right;
     set[name] = std::move(array);

@@ -72,6 +72,19 @@ class ContextReader {
                           "none, before_rope or after_rope");
       }
     }
+    HEED_ASSIGN(const auto empty, dump_.Setting<std::string>("rows_without_keys"));
+    if (empty) {
+      const std::pair<const char*, EmptyRow> kRows[] = {{"zero", EmptyRow::kZero},
+                                                        {"mean", EmptyRow::kUniform},
+                                                        {"unmasked", EmptyRow::kUnmasked}};
+      for (const auto& [name, value] : kRows) {
+        if (*empty == name) context_.rows_without_keys = value;
+      }
+      if (!context_.rows_without_keys) {
+        return BadRequest(dump_.where() + ": rows_without_keys", "'" + *empty + "'",
+                          "zero, mean or unmasked");
+      }
+    }
     HEED_ASSIGN(context_.norm_eps, dump_.Setting<double>("norm_eps"));
     if (context_.norm_eps && !(*context_.norm_eps >= 0)) {
       return BadRequest(dump_.where() + ": norm_eps", fmt::format("{}", *context_.norm_eps),

@@ -29,6 +29,7 @@ struct AttentionContext {
   HeadGain q_norm, k_norm;
   std::optional<NormPlace> qk_norm;  // stated
   std::optional<double> norm_eps;
+  std::optional<EmptyRow> rows_without_keys;  // stated
   bool alibi = false;
 
   bool Padded() const { return !attention_mask.empty(); }
@@ -42,10 +43,10 @@ inline const AttentionContext kNoContext;
 
 // Reads attention_mask [B, S] (0 and 1, as Hugging Face has it), document_ids [B, T],
 // position_ids [B, T] or [1, T], q_norm.weight and k_norm.weight ([D], [heads, D] or [heads·D],
-// behind any prefix) and the settings alibi, qk_norm (none, before_rope or after_rope) and
-// norm_eps. A mask without padding and ids of a single document say nothing. Errors (kFormat,
-// kRequest) name the tensor: another shape, floats for integers, a mask of other numbers, documents
-// behind a cache, one norm of two, a norm's bias.
+// behind any prefix) and the settings alibi, qk_norm (none, before_rope or after_rope),
+// norm_eps and rows_without_keys (zero, mean or unmasked). A mask without padding and ids of a
+// single document say nothing. Errors (kFormat, kRequest) name the tensor: another shape, floats
+// for integers, a mask of other numbers, documents behind a cache, one norm of two, a norm's bias.
 Result<AttentionContext> ReadAttentionContext(const TensorFile& file, const std::string& where,
                                               const SettingTexts& given,
                                               const AttentionCase& attention);

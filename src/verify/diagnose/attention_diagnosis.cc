@@ -9,7 +9,9 @@
 
 #include "base/quote.h"
 #include "tensor/shape.h"
+#include "verify/diagnose/attention_dropout.h"
 #include "verify/diagnose/attention_dump.h"
+#include "verify/diagnose/attention_paths.h"
 #include "verify/diagnose/attention_search.h"
 #include "verify/diagnose/attention_structure.h"
 
@@ -49,6 +51,7 @@ class Diagnostician {
     if (diagnosis_.verdict == DiagnosisVerdict::kAmbiguous) AskFor();
     if (diagnosis_.verdict == DiagnosisVerdict::kCorrect) SayWhatIsHidden();
     if (diagnosis_.verdict == DiagnosisVerdict::kUnexplained) DescribeError();
+    if (dump_.dropout > 0 && dropouts.empty()) JudgeNothingDropped();
     return std::move(diagnosis_);
   }
 
@@ -130,6 +133,37 @@ class Diagnostician {
     } else {
       diagnosis_.seen.emplace_back("run it twice: results with live dropout differ between runs");
     }
+  }
+
+  // Dropout is stated, and what explains theirs has none.
+  void JudgeNothingDropped() {
+    constexpr double kMostLuck = 1e-6;
+    if (diagnosis_.explanations.empty()) return;
+    const auto [weights, luck] =
+        ChanceOfNoDrop(dump_, chosen_->recipe, diagnosis_.noise_floor, &search_.replay());
+    if (luck >= kMostLuck) {
+      diagnosis_.seen.push_back(fmt::format(
+          "whether dropout acts cannot be seen: nothing is dropped of {} weights that would show "
+          "it, which chance does with probability {:.2g}; the dump is too small",
+          weights, luck));
+      diagnosis_.ask_for.emplace_back("more positions or batch rows");
+      return;
+    }
+    std::vector<Explanation> named;
+    for (const Explanation& explanation : diagnosis_.explanations) {
+      for (const char* fault : {"dropout_unused", "dropout_off_for_good"}) {
+        named.push_back(explanation);
+        named.back().faults.emplace_back(fault);
+        std::ranges::sort(named.back().faults);
+      }
+    }
+    diagnosis_.explanations = std::move(named);
+    diagnosis_.verdict = DiagnosisVerdict::kAmbiguous;
+    diagnosis_.seen.push_back(fmt::format(
+        "nothing is dropped of {} weights that would show it, though dropout {:g} is stated: "
+        "chance does that with probability {:.1e}",
+        weights, dump_.dropout, luck));
+    diagnosis_.ask_for = {"y_first"};
   }
 
   // Only what other decisions would have made worse.
@@ -325,6 +359,7 @@ Result<Diagnosis> DiagnoseAttention(const TensorFile& file, const std::string& w
   HEED_ASSIGN(AttentionDump dump, ReadAttentionDump(file, where, given));
   Diagnosis diagnosis = DiagnoseAttention(dump);
   HEED_TRY(CheckResults(dump, diagnosis, where));
+  HEED_TRY(JudgeOtherPaths(file, where, dump, &diagnosis));
   return diagnosis;
 }
 

@@ -487,4 +487,17 @@ std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const Atten
   return solvable ? Solver(dump, recipe, floor, replay).Solve() : std::nullopt;
 }
 
+NoDrop ChanceOfNoDrop(const AttentionDump& dump, const AttentionRecipe& recipe, double floor,
+                      AttentionReplay* replay) {
+  const AttentionCase& a = dump.attention;
+  // One of n rows of heads that loses a share w is w / sqrt(n) of the whole.
+  const double rows = static_cast<double>(a.B * a.settings.n_head * a.T);
+  const double least = 2 * floor * std::sqrt(rows);
+  const auto pattern = replay->Tensor(recipe, Stage::kPattern);
+  NoDrop no_drop;
+  no_drop.weights = std::ranges::count_if(*pattern, [least](double w) { return w > least; });
+  no_drop.chance = std::pow(1 - dump.dropout, static_cast<double>(no_drop.weights));
+  return no_drop;
+}
+
 }  // namespace heed

@@ -2,6 +2,7 @@
 // for.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -28,5 +29,14 @@ struct SolvedDropout {
 // case.
 std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
                                           double floor, AttentionReplay* replay);
+
+// How many weights of `recipe` would show in the last result if they were dropped, and how likely
+// dropout of the stated probability is to drop none of them.
+struct NoDrop {
+  int64_t weights = 0;
+  double chance = 1;
+};
+NoDrop ChanceOfNoDrop(const AttentionDump& dump, const AttentionRecipe& recipe, double floor,
+                      AttentionReplay* replay);
 
 }  // namespace heed

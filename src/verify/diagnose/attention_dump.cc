@@ -96,6 +96,12 @@ class ResultReader {
     return std::move(theirs_);
   }
 
+  Result<TheirTensor> ReadAs(const std::string& name, const TheirTensor& like) {
+    HEED_TRY(RequireEntry(file_.tensors(), name, where_).map([](auto) {}));
+    HEED_TRY(TakeAs(name, like.stage, like.name.c_str(), like.shape));
+    return std::move(theirs_.back());
+  }
+
  private:
   Status Take(Stage stage, const char* axes, const std::vector<int64_t>& shape) {
     const std::string name(NameOf(stage));
@@ -136,6 +142,14 @@ Result<std::vector<TheirTensor>> ReadAttentionResults(const TensorFile& file,
                                                       const std::string& where,
                                                       const AttentionCase& attention) {
   return ResultReader(file, where, attention).Read();
+}
+
+Result<TheirTensor> ReadAttentionResult(const TensorFile& file, const std::string& where,
+                                        const std::string& name, const AttentionDump& dump) {
+  HEED_ASSIGN(TheirTensor result,
+              ResultReader(file, where, dump.attention).ReadAs(name, dump.theirs.back()));
+  BlankPadding(dump.attention, dump.context, result.stage, &result.values);
+  return result;
 }
 
 Result<AttentionDump> ReadAttentionDump(const TensorFile& file, const std::string& where,

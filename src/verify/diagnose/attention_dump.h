@@ -48,4 +48,8 @@ Result<std::vector<TheirTensor>> ReadAttentionResults(const TensorFile& file,
                                                       const std::string& where,
                                                       const AttentionCase& attention);
 
+// That tensor as another result where `dump` has its last one. Errors (kFormat): as above.
+Result<TheirTensor> ReadAttentionResult(const TensorFile& file, const std::string& where,
+                                        const std::string& name, const AttentionDump& dump);
+
 }  // namespace heed

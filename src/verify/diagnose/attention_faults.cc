@@ -218,6 +218,19 @@ Variants FullyMaskedNan(const AttentionFacts& f) {
   return {One([](Recipe* r) { r->mask.empty = EmptyRow::kNan; })};
 }
 
+// Rows of padding are compared where it is stated what they are without a key.
+Variants FullyMaskedUniform(const AttentionFacts& f) {
+  if (!f.padded || !f.empty_rows_stated) return {};
+  return {One([](Recipe* r) { r->mask.empty = EmptyRow::kUniform; }),
+          One([](Recipe* r) { r->mask.empty = EmptyRow::kUnmasked; },
+              "the fill is added: such a row sees every key")};
+}
+Variants MaskMinPlusMin(const AttentionFacts& f) {
+  if (!f.padded || !f.empty_rows_stated) return {};
+  return {One([](Recipe* r) { r->mask.empty = EmptyRow::kHiddenOnce; },
+              "keys that one mask alone hides share the row")};
+}
+
 Variants CountedByIndex(bool shows) {
   if (!shows) return {};
   return {One([](Recipe* r) { r->rotate.base = PositionBase::kIndex; })};
@@ -914,12 +927,16 @@ const AttentionFault kFaults[] = {
       "a finite fill makes a row that sees no key the mean of all values, later ones included",
       "answer 0 for such a row, or leave it out of whatever is read",
       "z = z.masked_fill(~mask.any(-1, keepdim=True), 0)", "if (sum == 0) continue;  // z stays 0",
-      "hide every key of a row, then none: with the same scores both give the same row"}},
+      "hide every key of a row, then none: with the same scores both give the same row; in a dump, "
+      "state rows_without_keys zero"},
+     FullyMaskedUniform},
     {{"mask_min_plus_min", "two masks of the type's least number are added, and overflow to -inf",
       "join what is visible first, and hide once",
       "att = att.masked_fill(~(causal & tokens[:, None, None, :]), torch.finfo(att.dtype).min)",
       "const bool visible = j <= past + i && token[j];",
-      "either mask alone gives finite gradients; both together NaN, on padded batches alone"}},
+      "either mask alone gives finite gradients; both together NaN, on padded batches alone; in a "
+      "dump, state rows_without_keys zero: a row of padding is the mean over keys hidden once"},
+     MaskMinPlusMin},
     {{"left_pad_positions", "positions are counted from the padding",
       "count from the first token of each row",
       "position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)",
@@ -1086,6 +1103,12 @@ const AttentionFault kFaults[] = {
       "F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=p)  # in both modes",
       "if (j > past + i) continue;",
       "training without dropout and evaluation must agree; later tokens move earlier rows"}},
+    {{"gradient_rank_assumption", "a backward pass written for two dimensions gets three",
+      "fold all leading dimensions into rows before the products of backward",
+      "dw = dy.flatten(0, -2).T @ x.flatten(0, -2)", "const int64_t rows = B * T;",
+      "save dy and the gradients as grad.NAME: those of a batch of one are right; finite is not "
+      "yet "
+      "right"}},
     // Heads and projections.
     {{"heads_not_split", "[B, T, H*D] is viewed as [B, H, T, D] without moving an axis",
       "view as [B, T, H, D], then exchange T and H", "q = q.view(B, T, H, D).transpose(1, 2)",

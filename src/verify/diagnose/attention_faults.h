@@ -30,7 +30,8 @@ struct AttentionFacts {
   bool half = false;               // something was computed in float16
   uint8_t biases = 0, square = 0;  // Projections
   bool padded = false, packed = false;
-  bool rows_differ = false;  // in padding or documents
+  bool empty_rows_stated = false;  // what a row without a key becomes
+  bool rows_differ = false;        // in padding or documents
   bool positions_given = false;
   AlibiChoice alibi = AlibiChoice::kNone;
   HeadNormChoice norm;

@@ -163,7 +163,13 @@ enum class HiddenAs : uint8_t {
 };
 
 // What a row without visible keys becomes.
-enum class EmptyRow : uint8_t { kNan, kZero, kUniform, kUnmasked };
+enum class EmptyRow : uint8_t {
+  kNan,
+  kZero,
+  kUniform,
+  kUnmasked,
+  kHiddenOnce,  // shared by keys that either the triangle or the padding hides, not both
+};
 
 enum class PadChoice : uint8_t { kHidden, kSeen, kReversed, kRaised };
 

@@ -85,8 +85,12 @@ void BlankPadding(const AttentionCase& attention, const AttentionContext& contex
                         : stage == Stage::kKRot ? attention.settings.n_kv_head
                                                 : attention.settings.n_head;
   const int64_t width = size / (B * heads * T);
+  // What a row without a key becomes is looked at where it is stated.
+  const bool keyless = context.rows_without_keys && stage >= Stage::kPattern;
   for (int64_t i = 0; i < size; ++i) {
     const int64_t b = i / (heads * T * width), t = i / width % T;
+    const auto first = context.attention_mask.begin() + b * S;
+    if (keyless && std::count(first, first + P + t + 1, 1) == 0) continue;
     const bool pad_key =
         stage == Stage::kScores && width == S && context.attention_mask[b * S + i % width] == 0;
     if (context.attention_mask[b * S + P + t] != 0 && !pad_key) continue;
@@ -863,8 +867,15 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
         if (empty == EmptyRow::kZero) value = 0;
         if (empty == EmptyRow::kUniform) value = 1 / static_cast<double>(n);
         if (empty == EmptyRow::kUnmasked) value = unmasked[first + i * stride];
+        if (empty == EmptyRow::kHiddenOnce && n == S && stride == 1) {
+          const int64_t row = first / S;
+          const bool later = i > KeysBefore(recipe) + row % T;
+          value = later != !IsToken(row / (H_ * T), i, S) ? 0 : -kInfinity;
+        }
       }
-      if (empty == EmptyRow::kUnmasked) Softmax(&pattern[first], n, stride);
+      if (empty == EmptyRow::kUnmasked || empty == EmptyRow::kHiddenOnce) {
+        Softmax(&pattern[first], n, stride);
+      }
     };
     const Shared raw = Scores(recipe);
     const auto along = [&](int64_t n, int64_t stride, int64_t count,

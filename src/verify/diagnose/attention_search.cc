@@ -71,7 +71,9 @@ class Conventions {
     }
     if (!context_.position_ids.empty()) right.rotate.base = PositionBase::kGiven;
     if (context_.alibi) right.score.alibi = AlibiChoice::kRight;
-    if (context_.Padded()) right.mask.empty = EmptyRow::kZero;
+    if (context_.Padded()) {
+      right.mask.empty = context_.rows_without_keys.value_or(EmptyRow::kZero);
+    }
     if (context_.HasGains()) {
       right.norm.place = NormPlace::kBeforeRotation;
       right.norm.all_heads = context_.q_norm.all_heads || context_.k_norm.all_heads;
@@ -220,7 +222,7 @@ class Conventions {
 
   // Rows of padding without a key reach others through what is merged wrongly.
   void TryEmptyRows() {
-    if (!context_.PaddedLeft(case_)) return;
+    if (!context_.PaddedLeft(case_) || context_.rows_without_keys) return;
     Say("rows_without_keys", "0");
     const std::vector<AttentionConvention> before = list_;
     const std::pair<EmptyRow, const char*> kinds[] = {
@@ -322,6 +324,7 @@ class Conventions {
     facts.linear_stated = dump_.linear_stated;
     facts.pairing_stated = Is("rope_pairing");
     facts.padded = context_.Padded();
+    facts.empty_rows_stated = context_.rows_without_keys.has_value();
     facts.packed = context_.Packed();
     facts.rows_differ = RowsDiffer(context_.attention_mask) || RowsDiffer(context_.document_ids);
     facts.positions_given = !context_.position_ids.empty();

@@ -60,4 +60,30 @@ class Dump {
   DType coarsest_ = DType::kF64;
 };
 
+// A dump of one kind made ready for a search. Replays point into `c`, so it stays where it is.
+template <class Case, class Choices>
+struct Prepared {
+  using Prepare = Status (*)(Dump*, Case*, Replayer<Choices>*, std::vector<Reading<Choices>>*);
+
+  Prepared(const TensorFile& file, const std::string& where, const SettingTexts& given)
+      : dump(file, where, given) {}
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+
+  Status By(Prepare prepare) { return prepare(&dump, &c, &replayer, &conventions); }
+  // Of its file as an example of the fault `id`: see ViewOf.
+  static Result<std::optional<FaultView>> View(Prepare prepare, const TensorFile& file,
+                                               const SettingTexts& given, const std::string& id) {
+    const std::string where = "example";
+    Prepared example(file, where, given);
+    HEED_TRY(example.By(prepare));
+    return ViewOf(example.replayer, example.conventions[0].choices, id);
+  }
+
+  Dump dump;
+  Case c;
+  Replayer<Choices> replayer;
+  std::vector<Reading<Choices>> conventions;
+};
+
 }  // namespace heed

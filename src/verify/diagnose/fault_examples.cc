@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -83,6 +85,29 @@ Example Norm(const char* kind, double mean, double deviation) {
   return example.Draw("y", {6, 12}, 0, 1);
 }
 
+// Far from 0, with variances as float32 has them from sums of squares.
+Example CancellingNorm() {
+  constexpr int64_t kRows = 6, kC = 12;
+  Numbers x, y;
+  for (int64_t r = 0; r < kRows; ++r) {
+    float sum = 0, squares = 0;
+    for (int64_t c = 0; c < kC; ++c) {
+      x.push_back(static_cast<float>(2000 + RandomNormal({17, 6, 0}, r * kC + c)));
+      const auto value = static_cast<float>(x.back());
+      sum += value;
+      squares += value * value;
+    }
+    const float mean = sum / kC, variance = squares / kC - mean * mean;
+    for (int64_t c = 0; c < kC; ++c) {
+      y.push_back((x[r * kC + c] - mean) / std::sqrt(std::max(variance, 0.0F) + 1e-5));
+    }
+  }
+  Example example(ViewNormFault, {{"kind", "layernorm"}, {"norm_eps", "1e-5"}});
+  return example.Add("x", {kRows, kC}, x)
+      .Add("weight", {kC}, Numbers(kC, 1))
+      .Add("y", {kRows, kC}, y);
+}
+
 Example Sampler(SettingTexts settings) {
   Example example(ViewSamplerFault, std::move(settings));
   return example.Draw("logits", {6, 12}, 0, 1.5)
@@ -115,7 +140,7 @@ Example Optimizer(int step, SettingTexts settings, int64_t micro_batches = 1) {
 
 std::vector<Example> Examples() {
   std::vector<Example> all = {Norm("layernorm", 0.5, 1), Norm("layernorm", 0.5, 0.01),
-                              Norm("layernorm", 300, 1), Norm("rmsnorm", 0.5, 1)};
+                              CancellingNorm(), Norm("rmsnorm", 0.5, 1)};
   for (const bool gated : {false, true}) {
     Example mlp(ViewMlpFault, {{"kind", "mlp"}});
     mlp.Draw("x", {6, 8}, 0, 1.5);
@@ -148,6 +173,8 @@ std::vector<Example> Examples() {
   all.push_back(Optimizer(4, {{"grad_clip", "0.5"}}));
   all.push_back(Optimizer(4, {{"eps", "0.01"}}));
   all.push_back(Optimizer(4, {}, 3));
+  all.push_back(
+      Optimizer(4, {{"min_lr", "1e-3"}, {"warmup_iters", "4"}, {"lr_decay_iters", "10"}}));
   return all;
 }
 

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/random.h"
+#include "inspect/attention_trace.h"
 #include "verify/diagnose/attention_search.h"
 #include "verify/diagnose/fault_examples.h"
 #include "verify/diagnose/live_probe.h"
@@ -95,6 +97,12 @@ std::vector<Example> Examples() {
   context = {};
   context.document_ids = {0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1};
   examples.emplace_back([](Probe*) {}, 0, context);
+  context.position_ids = {0, 1, 2, 0, 1, 2, 0, 0, 1, 2, 3, 4};
+  examples.emplace_back([](Probe*) {}, 0, context);
+  context = {};
+  context.attention_mask = {0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  context.rows_without_keys = EmptyRow::kZero;
+  examples.emplace_back([](Probe*) {}, 0, context);
   context = {};
   context.alibi = true;
   examples.emplace_back(no_rope, 0, context);
@@ -106,6 +114,7 @@ std::vector<Example> Examples() {
     }
   }
   examples.emplace_back([](Probe*) {}, 0, context);
+  examples.emplace_back([](Probe*) {}).dump.coarsest = DType::kF16;
   return examples;
 }
 
@@ -200,37 +209,114 @@ std::string PictureOf(const FaultView& view) {
   return Draw(panels);
 }
 
+// The sizes of the errors of batch row 0, one row for each position.
+Panel Errors(const std::string& title, const AttentionCase& a, const Numbers& right,
+             const Numbers& wrong) {
+  const auto C = static_cast<int64_t>(right.size()) / (a.B * a.T);
+  Numbers error(a.T * C);
+  for (size_t i = 0; i < error.size(); ++i) error[i] = wrong[i] - right[i];
+  return Sizes(title, {a.T, C}, error, Largest(error, {}));
+}
+
+// Weights where they differ, and errors.
+std::string PictureOf(const AttentionCase& a, const Numbers& right_weights, const Numbers& weights,
+                      Panel errors) {
+  std::vector<Panel> panels;
+  // Attention along the batch has weights of another shape.
+  if (weights.size() == right_weights.size()) {
+    Panel ours = Weights("right weights", a, right_weights);
+    Panel other = Weights("with the fault", a, weights);
+    // Dropout makes weights above 1 of those that it keeps.
+    const double most = std::max(1.0, Largest(ours.values, other.values));
+    for (Panel* panel : {&ours, &other}) {
+      for (double& value : panel->values) value /= most;
+    }
+    if (!(Residual(other.values, ours.values) <= 0.02)) panels = {ours, other};
+  }
+  panels.push_back(std::move(errors));
+  return Draw(panels);
+}
+
 std::optional<std::string> PictureOf(std::string_view id, const AttentionDump& dump) {
   AttentionSearch search(dump);
   AttentionReplay& replay = search.replay();
   const AttentionCase& a = dump.attention;
   const AttentionRecipe right = search.conventions()[0].right;
-  const Numbers y = *replay.Tensor(right, Stage::kY);
   for (const AttentionRecipe& recipe : search.RecipesOf({std::string(id)})) {
-    const Numbers theirs = *replay.Tensor(recipe, Stage::kY);
-    if (Residual(theirs, y) < 0.02) continue;
-    std::vector<Panel> panels;
-    // Attention along the batch has weights of another shape.
-    if (!recipe.project.batch_as_time) {
-      const Panel ours = Weights("right weights", a, *replay.Tensor(right, Stage::kPattern));
-      const Panel other = Weights("with the fault", a, *replay.Tensor(recipe, Stage::kPattern));
-      if (Residual(other.values, ours.values) > 0.02) panels = {ours, other};
+    // What shows in y, or under RoPE before it alone.
+    for (const auto& [stage, title] :
+         {std::pair(Stage::kY, "error of y"), {Stage::kQRot, "error of q_rot"}}) {
+      const Numbers ours = *replay.Tensor(right, stage), theirs = *replay.Tensor(recipe, stage);
+      if (Residual(theirs, ours) < 0.02) continue;
+      // q_rot is [B, H, T, D]: of one head.
+      const int64_t D = a.settings.head_dim, first = stage == Stage::kQRot ? kHead * a.T * D : 0;
+      const int64_t end = stage == Stage::kQRot ? first + a.B * a.T * D : std::ssize(ours);
+      return PictureOf(a, *replay.Tensor(right, Stage::kPattern),
+                       *replay.Tensor(recipe, Stage::kPattern),
+                       Errors(title, a, {ours.begin() + first, ours.begin() + end},
+                              {theirs.begin() + first, theirs.begin() + end}));
     }
-    const int64_t C = a.proj.out, shown = std::min<int64_t>(C, 12);
-    Panel error{"error of y", shown, {}};
-    double most = 0;
-    for (size_t i = 0; i < y.size(); ++i) {
-      if (std::isfinite(theirs[i])) most = std::max(most, std::abs(theirs[i] - y[i]));
-    }
-    for (int64_t t = 0; t < a.T; ++t) {
-      for (int64_t c = 0; c < shown; ++c) {
-        error.values.push_back(std::abs(theirs[t * C + c] - y[t * C + c]) / std::max(most, 1e-30));
-      }
-    }
-    panels.push_back(std::move(error));
-    return Draw(panels);
   }
   return std::nullopt;
+}
+
+// ------------------------------------------------------------------ what is no recipe
+
+// What dropout of 0.3 makes of the weights; 1: with its scaling.
+Numbers Dropped(Numbers weights, bool scaled) {
+  constexpr double kDropped = 0.3;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const bool kept = RandomUniform({17, 4, 0}, i) >= kDropped;
+    weights[i] *= !kept ? 0 : scaled ? 1 / (1 - kDropped) : 1;
+  }
+  return weights;
+}
+
+// With and without dropout, or without its scaling.
+std::optional<std::string> DropoutPicture(std::string_view id, const AttentionDump& dump) {
+  AttentionSearch search(dump);
+  const AttentionCase& a = dump.attention;
+  const AttentionRecipe right = search.conventions()[0].right;
+  const Numbers plain = *search.replay().Tensor(right, Stage::kPattern);
+  const Numbers dropped = Dropped(plain, true);
+  const std::pair<std::string_view, std::pair<Numbers, Numbers>> kinds[] = {
+      {"dropout_live_in_eval", {plain, dropped}},
+      {"dropout_unused", {dropped, plain}},
+      {"dropout_off_for_good", {dropped, plain}},
+      {"dropout_scaling_missing", {dropped, Dropped(plain, false)}}};
+  for (const auto& [fault, weights] : kinds) {
+    if (fault != id) continue;
+    const auto y_of = [&](const Numbers& pattern) {
+      AttentionReplay replay(a, dump.context);
+      replay.AssumePattern(right, pattern);
+      return *replay.Tensor(right, Stage::kY);
+    };
+    return PictureOf(a, weights.first, weights.second,
+                     Errors("error of y", a, y_of(weights.first), y_of(weights.second)));
+  }
+  return std::nullopt;
+}
+
+// The gradient of o_proj's weight, summed over as many rows as the batch has sequences.
+std::string GradientPicture(AttentionCase a) {
+  for (int64_t i = 0; i < a.B * a.T * a.proj.out; ++i) a.dy.push_back(RandomNormal({17, 5, 0}, i));
+  const std::string name = "grad." + a.proj.parts[0].weight;
+  FaultView view{.names = {name}};
+  for (const int64_t rows : {int64_t{0}, a.B}) {
+    for (const TracedTensor& tensor : TraceAttention(a, rows)) {
+      if (tensor.name != name) continue;
+      view.shapes = {tensor.shape};
+      (rows == 0 ? view.right : view.wrong) = {tensor.values};
+    }
+  }
+  return PictureOf(view);
+}
+
+// A fault of one path, or of a second call, makes what this one makes of the whole program.
+std::string_view SameWrongNumbers(std::string_view id) {
+  if (id == "mask_dropped_on_a_path") return "mask_missing";
+  if (id == "rope_table_cache_key") return "position_restart";
+  return id;
 }
 
 }  // namespace
@@ -238,8 +324,11 @@ std::optional<std::string> PictureOf(std::string_view id, const AttentionDump& d
 std::string FaultPicture(std::string_view id) {
   static const std::vector<Example> kExamples = Examples();
   for (const Example& example : kExamples) {
-    if (std::optional<std::string> picture = PictureOf(id, example.dump)) return *picture;
+    const auto picture = PictureOf(SameWrongNumbers(id), example.dump);
+    if (picture) return *picture;
   }
+  if (const auto picture = DropoutPicture(id, kExamples[0].dump)) return *picture;
+  if (id == "gradient_rank_assumption") return GradientPicture(kExamples[0].dump.attention);
   const std::optional<FaultView> view = ViewFault(std::string(id));
   return view ? PictureOf(*view) : "";
 }

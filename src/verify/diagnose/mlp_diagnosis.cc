@@ -258,25 +258,16 @@ Status Prepare(Dump* dump, MlpCase* mlp, Replayer<Choices>* replayer,
 
 Result<Diagnosis> DiagnoseMlp(const TensorFile& file, const std::string& where,
                               const SettingTexts& given) {
-  Dump dump(file, where, given);
-  MlpCase mlp;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &mlp, &replayer, &conventions));
-  Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
-  if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) HEED_TRY(dump.CheckFinite(mlp.y));
+  Prepared<MlpCase, Choices> p(file, where, given);
+  HEED_TRY(p.By(Prepare));
+  Diagnosis diagnosis = FaultSearch<Choices>(p.replayer, p.conventions).Run();
+  if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) HEED_TRY(p.dump.CheckFinite(p.c.y));
   return diagnosis;
 }
 
 Result<std::optional<FaultView>> ViewMlpFault(const TensorFile& file, const SettingTexts& given,
                                               const std::string& id) {
-  const std::string where = "example";
-  Dump dump(file, where, given);
-  MlpCase mlp;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &mlp, &replayer, &conventions));
-  return ViewOf(replayer, conventions[0].choices, id);
+  return Prepared<MlpCase, Choices>::View(Prepare, file, given, id);
 }
 
 std::span<const FaultKind> MlpFaults() { return kFaults; }

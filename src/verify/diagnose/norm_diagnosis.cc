@@ -260,43 +260,40 @@ Deviation<Choices> Cancellation() {
           ""};
 }
 
+Status PrepareExample(Dump* dump, NormCase* n, Replayer<Choices>* replayer,
+                      std::vector<Reading<Choices>>* conventions) {
+  HEED_TRY(Prepare(dump, n, replayer, conventions));
+  replayer->deviations.push_back(Cancellation());
+  return {};
+}
+
 }  // namespace
 
 Result<Diagnosis> DiagnoseNorm(const TensorFile& file, const std::string& where,
                                const SettingTexts& given) {
-  Dump dump(file, where, given);
-  NormCase n;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &n, &replayer, &conventions));
-  Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
+  Prepared<NormCase, Choices> p(file, where, given);
+  HEED_TRY(p.By(Prepare));
+  Diagnosis diagnosis = FaultSearch<Choices>(p.replayer, p.conventions).Run();
   const auto residual = [](const Diagnosis& d) {
     return d.explanations.empty() ? std::numeric_limits<double>::infinity()
                                   : d.explanations.front().residual;
   };
   // Where the mean is large, noise alone hides much: a factor for each row must then do far better.
-  if (residual(diagnosis) > NoiseFloorOf(n.y.dtype, dump.coarsest()).arithmetic) {
-    replayer.deviations = {Cancellation()};
-    Diagnosis cancelled = FaultSearch<Choices>(replayer, conventions).Run();
+  if (residual(diagnosis) > NoiseFloorOf(p.c.y.dtype, p.dump.coarsest()).arithmetic) {
+    p.replayer.deviations = {Cancellation()};
+    Diagnosis cancelled = FaultSearch<Choices>(p.replayer, p.conventions).Run();
     if (cancelled.verdict == DiagnosisVerdict::kFault &&
         residual(cancelled) < 0.1 * residual(diagnosis)) {
       diagnosis = std::move(cancelled);
     }
   }
-  if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) HEED_TRY(dump.CheckFinite(n.y));
+  if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) HEED_TRY(p.dump.CheckFinite(p.c.y));
   return diagnosis;
 }
 
 Result<std::optional<FaultView>> ViewNormFault(const TensorFile& file, const SettingTexts& given,
                                                const std::string& id) {
-  const std::string where = "example";
-  Dump dump(file, where, given);
-  NormCase n;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &n, &replayer, &conventions));
-  replayer.deviations.push_back(Cancellation());
-  return ViewOf(replayer, conventions[0].choices, id);
+  return Prepared<NormCase, Choices>::View(PrepareExample, file, given, id);
 }
 
 std::span<const FaultKind> NormFaults() { return kFaults; }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/quote.h"
+#include "optim/adamw.h"
 #include "tensor/convert.h"
 #include "tensor/shape.h"
 #include "verify/diagnose/dump.h"
@@ -80,10 +81,6 @@ constexpr FaultKind kFaults[] = {
      "save and load m, v and the step with the parameters",
      "opt.load_state_dict(checkpoint['optimizer'])", "adamw->set_steps(checkpoint.steps);",
      "the update equals that of an optimizer that has just begun"},
-    {"gradient_rank_assumption", "a backward pass written for two dimensions gets three",
-     "fold all leading dimensions into rows before the products of backward",
-     "dw = dy.flatten(0, -2).T @ x.flatten(0, -2)", "const int64_t rows = B * T;",
-     "finite differences along a random gradient of the output; finite is not yet right"},
     {"gradient_sign", "the step climbs", "subtract the step", kStep, kStepCpp,
      "after - before has the gradient's sign"},
 };
@@ -122,6 +119,7 @@ struct OptimizerCase {
   double grad_clip = 0;
   std::optional<double> grad_norm;
   bool has_moments = false;
+  std::optional<Schedule> schedule;  // stated; then learning_rate is its peak
 };
 
 double Norm(const std::vector<double>& values) {
@@ -277,7 +275,38 @@ class Step {
   Outputs gradients_;
 };
 
-std::vector<Deviation<Choices>> Deviations(const OptimizerCase& c, double rate) {
+struct OtherRate {
+  double rate;
+  std::string detail;
+};
+
+// What the stated schedule gives one iteration away, or with a part that ends one iteration away.
+std::vector<OtherRate> OffByOne(const OptimizerCase& c, int64_t step) {
+  if (!c.schedule) return {};
+  const int64_t iteration = step - 1;
+  const double right = c.schedule->At(iteration);
+  std::vector<OtherRate> all;
+  const auto add = [&](double rate, const char* detail) {
+    if (std::abs(rate - right) > 1e-9 * right) all.push_back({rate, detail});
+  };
+  add(c.schedule->At(iteration + 1), "the rate of the next iteration");
+  if (iteration > 0) add(c.schedule->At(iteration - 1), "the rate of the iteration before");
+  for (const int64_t by : {1, -1}) {
+    Schedule other = *c.schedule;
+    other.warmup_iters += by;
+    if (other.warmup_iters >= 0 && other.warmup_iters < other.lr_decay_iters) {
+      add(other.At(iteration), by > 0 ? "warm-up ends a step late" : "warm-up ends a step early");
+    }
+    other = *c.schedule;
+    other.lr_decay_iters += by;
+    if (other.warmup_iters < other.lr_decay_iters) {
+      add(other.At(iteration), by > 0 ? "decay ends a step late" : "decay ends a step early");
+    }
+  }
+  return all;
+}
+
+std::vector<Deviation<Choices>> Deviations(const OptimizerCase& c, double rate, int64_t step) {
   const char* const kLater = "an update with m and v at step 2 or later";
   const char* const kTiny = "gradients near 1e-8";
   const char* const kLarge = "gradients whose norm exceeds grad_clip";
@@ -332,10 +361,18 @@ std::vector<Deviation<Choices>> Deviations(const OptimizerCase& c, double rate) 
                    [n](Choices* x) { x->gradient_factor = n; }, "",
                    "the gradient many times over"});
   }
+  const std::vector<OtherRate> others = OffByOne(c, step);
+  for (const OtherRate& near : others) {
+    all.push_back({"schedule_off_by_one", "rate", [near](Choices* x) { x->rate = near.rate; },
+                   "an update during warm-up or decay", near.detail});
+  }
   Deviation<Choices> other{"learning_rate_value", "rate", nullptr, "", ""};
   for (double factor = 0.01; factor < 200; factor *= 10) other.fit.grid.push_back(rate * factor);
   other.fit.change = [](double value, Choices* x) { x->rate = value; };
-  other.fit.belongs = [rate](double value) { return std::abs(value - rate) > 5e-3 * rate; };
+  other.fit.belongs = [rate, others](double value) {
+    const auto is = [value](double known) { return std::abs(value - known) <= 5e-3 * known; };
+    return !is(rate) && std::ranges::none_of(others, is, &OtherRate::rate);
+  };
   other.fit.detail = [](double value) { return fmt::format("learning_rate {:.3g}", value); };
   all.push_back(std::move(other));
   return all;
@@ -434,7 +471,8 @@ Result<std::vector<Reading<Choices>>> ReadConventions(const Dump& dump, const Op
     for (const double decay : decays) {
       for (const int64_t step : steps) {
         Reading<Choices> convention;
-        convention.choices = {rates[0], beta1[0], b2, eps[0], decay, step};
+        const double rate = c.schedule ? c.schedule->At(step - 1) : rates[0];
+        convention.choices = {rate, beta1[0], b2, eps[0], decay, step};
         if (beta2.size() > 1) convention.names["beta2"] = fmt::format("{}", b2);
         if (decays.size() > 1) convention.names["weight_decay"] = fmt::format("{}", decay);
         if (steps.size() > 1) {
@@ -454,6 +492,26 @@ Result<std::vector<Reading<Choices>>> ReadConventions(const Dump& dump, const Op
     all.push_back(std::move(bare));
   }
   return all;
+}
+
+// A peak, a warm-up and a cosine down to min_lr, as `heed train` has them; nothing where none of
+// them is stated.
+Status ReadSchedule(const Dump& dump, OptimizerCase* c) {
+  HEED_ASSIGN(const auto peak, dump.Setting<double>("learning_rate"));
+  HEED_ASSIGN(const auto least, dump.Setting<double>("min_lr"));
+  HEED_ASSIGN(const auto warmup, dump.Setting<int64_t>("warmup_iters"));
+  HEED_ASSIGN(const auto decay, dump.Setting<int64_t>("lr_decay_iters"));
+  if (!warmup && !decay) return {};
+  if (!peak || !least || !warmup || !decay) {
+    return BadRequest(dump.where(), "a schedule in part",
+                      "learning_rate (its peak), min_lr, warmup_iters and lr_decay_iters");
+  }
+  if (*warmup < 0 || *decay <= *warmup || !(*least >= 0)) {
+    return BadRequest(dump.where() + ": lr_decay_iters", fmt::format("{}", *decay),
+                      fmt::format("more than warmup_iters = {}", *warmup));
+  }
+  c->schedule = {*peak, *least, *warmup, *decay};
+  return {};
 }
 
 Status ReadClip(const Dump& dump, OptimizerCase* c) {
@@ -485,6 +543,7 @@ Status Prepare(Dump* dump, OptimizerCase* c, Replayer<Choices>* replayer,
                std::vector<Reading<Choices>>* conventions) {
   HEED_TRY(CaseReader(dump, c).Read());
   HEED_TRY(ReadClip(*dump, c));
+  HEED_TRY(ReadSchedule(*dump, c));
   HEED_ASSIGN(*conventions, ReadConventions(*dump, *c));
   replayer->theirs = c->after;
   replayer->replay = [c](const Choices& choices) { return Step(choices, *c).Run(); };
@@ -494,7 +553,8 @@ Status Prepare(Dump* dump, OptimizerCase* c, Replayer<Choices>* replayer,
   replayer->floor.arithmetic = 8 * UnitRoundoff(dump->coarsest()) +
                                StepNoise(*c, replayer->replay((*conventions)[0].choices));
   replayer->floor.storage = std::min(replayer->floor.storage, replayer->floor.arithmetic);
-  replayer->deviations = Deviations(*c, (*conventions)[0].choices.rate);
+  const Choices& right = (*conventions)[0].choices;
+  replayer->deviations = Deviations(*c, right.rate, right.step);
   replayer->most_partners = 24;
   return {};
 }
@@ -503,24 +563,15 @@ Status Prepare(Dump* dump, OptimizerCase* c, Replayer<Choices>* replayer,
 
 Result<Diagnosis> DiagnoseOptimizer(const TensorFile& file, const std::string& where,
                                     const SettingTexts& given) {
-  Dump dump(file, where, given);
-  OptimizerCase c;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
-  return FaultSearch<Choices>(replayer, conventions).Run();
+  Prepared<OptimizerCase, Choices> p(file, where, given);
+  HEED_TRY(p.By(Prepare));
+  return FaultSearch<Choices>(p.replayer, p.conventions).Run();
 }
 
 Result<std::optional<FaultView>> ViewOptimizerFault(const TensorFile& file,
                                                     const SettingTexts& given,
                                                     const std::string& id) {
-  const std::string where = "example";
-  Dump dump(file, where, given);
-  OptimizerCase c;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
-  return ViewOf(replayer, conventions[0].choices, id);
+  return Prepared<OptimizerCase, Choices>::View(Prepare, file, given, id);
 }
 
 std::span<const FaultKind> OptimizerFaults() { return kFaults; }

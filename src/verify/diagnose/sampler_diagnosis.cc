@@ -446,27 +446,18 @@ Status Prepare(Dump* dump, SamplerCase* c, Replayer<Choices>* replayer,
 
 Result<Diagnosis> DiagnoseSampler(const TensorFile& file, const std::string& where,
                                   const SettingTexts& given) {
-  Dump dump(file, where, given);
-  SamplerCase c;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
-  Diagnosis diagnosis = FaultSearch<Choices>(replayer, conventions).Run();
+  Prepared<SamplerCase, Choices> p(file, where, given);
+  HEED_TRY(p.By(Prepare));
+  Diagnosis diagnosis = FaultSearch<Choices>(p.replayer, p.conventions).Run();
   if (diagnosis.verdict == DiagnosisVerdict::kUnexplained) {
-    HEED_TRY(dump.CheckFinite(c.probabilities));
+    HEED_TRY(p.dump.CheckFinite(p.c.probabilities));
   }
   return diagnosis;
 }
 
 Result<std::optional<FaultView>> ViewSamplerFault(const TensorFile& file, const SettingTexts& given,
                                                   const std::string& id) {
-  const std::string where = "example";
-  Dump dump(file, where, given);
-  SamplerCase c;
-  Replayer<Choices> replayer;
-  std::vector<Reading<Choices>> conventions;
-  HEED_TRY(Prepare(&dump, &c, &replayer, &conventions));
-  return ViewOf(replayer, conventions[0].choices, id);
+  return Prepared<SamplerCase, Choices>::View(Prepare, file, given, id);
 }
 
 std::span<const FaultKind> SamplerFaults() { return kFaults; }

@@ -11,12 +11,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double Square(double x) { return std::isfinite(x) ? x * x : 0; }
 
-double RootMeanSquare(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += Square(value);
-  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
-}
-
 bool Contains(const std::vector<std::string>& faults, const std::string& fault) {
   return std::ranges::find(faults, fault) != faults.end();
 }
@@ -33,6 +27,12 @@ double Distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   const double distance = std::abs(a - b);
   return std::isfinite(distance) ? distance : kInfinity;
+}
+
+double RootMeanSquare(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += Square(value);
+  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
 }
 
 double Residual(std::span<const double> theirs, std::span<const double> ours) {

@@ -19,6 +19,9 @@ double Distance(double a, double b);
 // where one alone is not finite the residual is infinite.
 double Residual(std::span<const double> theirs, std::span<const double> ours);
 
+// Of those that are finite; 0 for none.
+double RootMeanSquare(std::span<const double> values);
+
 // Whether `residual` is as good as `best`: no more than chance apart for numbers of this storage.
 bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor);
 
