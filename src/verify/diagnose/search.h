@@ -16,6 +16,10 @@ namespace heed {
 // where one alone is not finite the residual is infinite.
 double Residual(std::span<const double> theirs, std::span<const double> ours);
 
+// What `ours` must be multiplied by to become theirs to `floor`; nothing where no factor does.
+std::optional<double> FactorBetween(std::span<const double> theirs, std::span<const double> ours,
+                                    double floor);
+
 // Whether `residual` is as good as `best`: no more than chance apart for numbers of this storage.
 bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor);
 
