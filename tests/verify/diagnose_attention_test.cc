@@ -578,8 +578,10 @@ TEST(DiagnoseAttention, ALostHeadIsNoDropout) {
                             .rope = false,
                             .bias = false,
                             .seed = seed};
-    const TensorSet set = PlantedAttention(sizes, {"odd_last_head_lost"}, AsFloat).Dump();
-    EXPECT_EQ(Diagnose(set).verdict, DiagnosisVerdict::kUnexplained) << seed;
+    for (const auto store : {AsFloat, AsBf16}) {
+      const TensorSet set = PlantedAttention(sizes, {"odd_last_head_lost"}, store).Dump();
+      EXPECT_EQ(Diagnose(set).verdict, DiagnosisVerdict::kUnexplained) << seed;
+    }
   }
 }
 

@@ -17,8 +17,10 @@ namespace {
 using Numbers = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLeastGain = 1.005;
 constexpr double kMostDropped = 0.8;
+
+// Of what is kept, so that it is no rounding.
+double LeastGain(double floor) { return 1 + std::max(0.005, 4 * floor); }
 
 double Square(std::span<const double> values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
@@ -186,7 +188,7 @@ class Solver {
     if (solved.empty() || !(found.residual <= floor_) || !IsLikely(solved, found.gain)) {
       return std::nullopt;
     }
-    if (dump_.dropout == 0 && found.gain < kLeastGain) return std::nullopt;
+    if (dump_.dropout == 0 && found.gain < LeastGain(floor_)) return std::nullopt;
     found.rows = static_cast<int64_t>(solved.size());
     found.where = found.rows == 1
                       ? "of the weights, solved for row 0"
@@ -326,10 +328,8 @@ class Solver {
   }
 
   // Whether nothing of this kind can have made a row that was not solved: it has as many equations
-  // as weights, well above the noise, and all was tried.
+  // as weights, and all was tried.
   bool IsRefutedBy(size_t t) const {
-    constexpr double kFewDigits = 1e-3;
-    if (floor_ > kFewDigits) return false;
     for (size_t i = 0; i < rows_[t].size(); ++i) {
       const Piece& piece = rows_[t][i];
       if (piece.n() > piece.C() || !searches_[t][i].Finished()) return false;
@@ -618,7 +618,7 @@ std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const Atten
                                           double floor, AttentionReplay* replay,
                                           DropoutEffort effort) {
   const TheirTensor& last = dump.theirs.back();
-  const double least = dump.dropout > 0 ? 0.5 : kLeastGain;
+  const double least = dump.dropout > 0 ? 0.5 : LeastGain(floor);
   if (const TheirTensor* pattern = Given(dump, Stage::kPattern)) {
     Numbers ours = *replay->Tensor(recipe, Stage::kPattern);
     const double gain = DropAlike(pattern->values, &ours);

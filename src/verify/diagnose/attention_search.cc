@@ -739,14 +739,17 @@ std::vector<AttentionDropout> AttentionSearch::Solved(const std::vector<Attentio
   return found;
 }
 
-// A few of `bases`: a search by digits takes its time.
+// The right formulas and a few others of `bases`: a search by digits takes its time.
 std::vector<AttentionHypothesis> AttentionSearch::LikeliestForDropout(
     const std::vector<AttentionHypothesis>& bases, double floor) {
-  constexpr size_t kMost = 4;
+  constexpr size_t kMost = 6;
   std::vector<std::pair<double, size_t>> order;
   for (size_t i = 0; i < bases.size(); ++i) {
     const auto likelihood = DropoutLikelihood(dump_, bases[i].recipe, floor, &replay_);
-    if (likelihood) order.emplace_back(-*likelihood, i);
+    if (!likelihood) continue;
+    // Many faults change little, and are as likely as none.
+    const bool right = bases[i].faults.empty();
+    order.emplace_back(right ? -kInfinity : -*likelihood, i);
   }
   std::ranges::sort(order);
   std::vector<AttentionHypothesis> likeliest;
@@ -814,9 +817,9 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
     if (!WithinBudget()) break;
   }
   // The right formula within the noise of computing needs no combination of faults, and numbers of
-  // which none is finite prove none.
-  const bool comparable = std::ranges::any_of(dump_.theirs.back().values,
-                                              [](double value) { return std::isfinite(value); });
+  // which none is finite, or all are 0, prove none.
+  const bool comparable = std::ranges::any_of(
+      dump_.theirs.back().values, [](double value) { return std::isfinite(value) && value != 0; });
   if (right_fits || !comparable) return tried;
   rights.resize(std::min<size_t>(rights.size(), 2));
   const double floor = FloorOf(rights[0].recipe).arithmetic;
