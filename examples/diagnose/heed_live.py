@@ -78,11 +78,16 @@ def _question(path):
     tensors, texts = read(path)
     s = SimpleNamespace(**{name: _typed(text) for name, text in texts.items()})
     s.chunks = [int(n) for n in texts.get("chunks", "").split(",") if n]
+    s.attention_mask = tensors.pop("attention_mask", None)
     return tensors.pop("x"), tensors, s
 
 
 def answer_numpy(function, modes=""):
-    """`function(x, weights, settings)` returns y, or a dict of y and intermediates by name."""
+    """`function(x, weights, settings)` returns y, or a dict of y and intermediates by name.
+
+    modes    what it knows besides, as "padded alibi qk_norm": s.attention_mask, s.alibi and
+             weights["q_norm.weight"] are there when these are asked for
+    """
     def one(question, reply):
         x, weights, s = _question(question)
         y = function(x, weights, s)
@@ -91,18 +96,21 @@ def answer_numpy(function, modes=""):
     _each(one)
 
 
-def answer_torch(make, load=None, cached=None, trains=False):
+def answer_torch(make, load=None, cached=None, trains=False, padded=None, modes=""):
     """`make(settings)` returns the module; y = module(x), or the first of a tuple.
 
     load(module, weights)    copies the weights; without it names must be those of the file
     cached(module, chunks)   y for each of the chunks x[:, a:b], through the module's own cache
     trains                   the module has a train mode, with dropout of probability s.dropout
+    padded(module, x, mask)  y of rows that begin with padding, where attention_mask [B, T] is 0
+    modes                    more that the module knows, by `make`'s settings: "alibi qk_norm"
     What a module keeps in a dict `self.saved` is handed over: q k v q_rot k_rot scores pattern z
     merged.
     """
     import torch
 
-    modes = ["many"] + ["cached"] * (cached is not None) + ["train"] * trains
+    known = modes.split() + ["many"] + ["cached"] * (cached is not None) + ["train"] * trains
+    known += ["padded"] * (padded is not None)
 
     def one(question, reply):
         x, weights, s = _question(question)
@@ -114,6 +122,8 @@ def answer_torch(make, load=None, cached=None, trains=False):
             x = torch.from_numpy(x.copy())
             if s.mode == "cached":
                 y = torch.cat(list(cached(module, x.split(s.chunks, dim=1))), dim=1)
+            elif s.mode == "padded":
+                y = padded(module, x, torch.from_numpy(s.attention_mask.copy()))
             else:
                 y = module(x)
         y = y[0] if isinstance(y, tuple) else y
@@ -122,7 +132,7 @@ def answer_torch(make, load=None, cached=None, trains=False):
         results = {**(getattr(module, "saved", {}) if s.mode == "eval" else {}), "y": y}
         results = {name: (t.double() if t.dtype == torch.float64 else t.float()).numpy()
                    for name, t in results.items()}
-        write(reply, results, {"modes": " ".join(modes)})
+        write(reply, results, {"modes": " ".join(known)})
 
     _each(one)
 

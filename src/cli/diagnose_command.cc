@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "base/quote.h"
 #include "cli/command.h"
@@ -19,17 +20,18 @@ namespace {
 
 // Settings that heed attention does not know. Texts, for only what is given counts.
 struct OtherSettings {
-  std::string kind, alibi, qk_norm, model, norm_position, embedding_multiplier, logit_scale,
-      norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty, learning_rate, beta1,
-      beta2, eps, weight_decay, step, grad_clip;
+  std::string kind, alibi, qk_norm, qk_layernorm, model, norm_position, embedding_multiplier,
+      logit_scale, norm_eps, mlp, temperature, top_k, top_p, min_p, repetition_penalty,
+      learning_rate, beta1, beta2, eps, weight_decay, step, grad_clip;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("kind", self.kind,
           "attention (default), layernorm, rmsnorm, mlp, model, loss, sampler or optimizer");
     visit("alibi", self.alibi, "attention: true where scores have slopes (ALiBi)");
-    visit("qk_norm", self.qk_norm,
-          "attention: RMS norm of q and k, none, before_rope or after_rope");
+    visit("qk_norm", self.qk_norm, "attention: norm of q and k, none, before_rope or after_rope");
+    visit("qk_layernorm", self.qk_layernorm,
+          "attention: true where that norm is a LayerNorm, false where it is an RMS norm");
     visit("model", self.model, "model: the folder of the model whose logits were saved");
     visit("norm_position", self.norm_position,
           "model: pre when not given, or post, the norm behind the sum");
@@ -293,13 +295,16 @@ Result<Verdict> RunLive(Session& session, const DiagnoseRequest& request) {
     return BadRequest("--run", "'" + request.files[0] + "' beside it", "--run alone");
   }
   SettingTexts given = GivenSettings(session, request);
+  const std::set<std::string_view> of_attention = {"kind", "alibi", "qk_norm", "qk_layernorm",
+                                                   "norm_eps"};
   std::string other;
   OtherSettings::Fields(request.other,
                         [&](std::string_view name, const std::string&, std::string_view) {
-                          if (name != "kind" && given.contains(std::string(name))) other = name;
+                          if (!of_attention.contains(name) && given.contains(std::string(name)))
+                            other = name;
                         });
   if (!other.empty()) {
-    return BadRequest("--run", other + " beside it", "settings of plain attention",
+    return BadRequest("--run", other + " beside it", "settings of attention",
                       "save a DUMP for what is not");
   }
   if (const auto kind = given.find("kind"); kind != given.end() && kind->second != "attention") {

@@ -225,6 +225,8 @@ TEST_P(Learners, AreJudgedByTheirAnswers) {
 constexpr const char* kGrouped = "--n-kv-head 2";
 constexpr const char* kFused = "--qkv-layout blocks --bias";
 constexpr const char* kHalf = "--position rope --rope-pairing half";
+constexpr const char* kSixHeads = "--n-head 6 --position none";
+constexpr const char* kLayerNorms = "--qk-norm before_rope --qk-layernorm true";
 constexpr const char* kComplex = "--n-kv-head 2 --position rope --rope-pairing interleaved";
 INSTANTIATE_TEST_SUITE_P(Modules, Learners,
                          testing::Values(Learner{"per_head_loops", "", "none"},
@@ -238,10 +240,24 @@ INSTANTIATE_TEST_SUITE_P(Modules, Learners,
                                          Learner{"cached_rope", kHalf, "none"},
                                          Learner{"cached_rope", kHalf, "position_restart"},
                                          Learner{"cached_rope", kHalf, "rope_table_cache_key"},
+                                         Learner{"in_context", "", "none"},
+                                         Learner{"in_context", "--alibi true", "none"},
+                                         Learner{"in_context", "--qk-norm before_rope", "none"},
+                                         Learner{"in_context", "", "padding_not_masked"},
+                                         Learner{"in_context", "", "mask_fold_order"},
+                                         Learner{"in_context", "", "fully_masked_row_nan"},
+                                         Learner{"in_context", kSixHeads, "alibi_missing"},
+                                         Learner{"in_context", kSixHeads, "alibi_non_power_of_two"},
+                                         Learner{"in_context", kSixHeads, "alibi_slope_exponent"},
+                                         Learner{"in_context", "--alibi true", "alibi_sign"},
+                                         Learner{"in_context", "", "qk_norm_missing"},
+                                         Learner{"in_context", "", "qk_norm_gain_missing"},
+                                         Learner{"in_context", kLayerNorms, "qk_norm_kind"},
                                          Learner{"complex_rope", kComplex, "none"},
                                          Learner{"complex_rope", kComplex, "rope_sign"}),
                          [](const auto& each) {
-                           return std::string(each.param.module) + "_" + each.param.fault;
+                           return std::string(each.param.module) + "_" + each.param.fault + "_" +
+                                  std::to_string(each.index);
                          });
 
 }  // namespace

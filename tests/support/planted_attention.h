@@ -33,7 +33,8 @@ struct PlantedCase {
   bool alibi = false;
   enum class Norm { kNone, kBefore, kAfter } norm = Norm::kNone;  // of q and k, about the rotation
   bool norm_all_heads = false, norm_gain = true;
-  double spread = 1;  // of x
+  bool norm_layer = false, norm_bias = false;  // LayerNorm, with a bias
+  double spread = 1;                           // of x
   uint64_t seed = 1;
   // What every intermediate and every table of angles is rounded to.
   std::function<double(double)> round = [](double x) { return x; };
@@ -79,6 +80,7 @@ class PlantedAttention {
       const int64_t width = c_.norm_all_heads ? (i == 0 ? c_.H : c_.Hkv) * c_.D : c_.D;
       gain_[i] = Random(1, 1, 1, width, 0.4);
       for (double& value : gain_[i].values) value = store_(1 + value);
+      shift_[i] = Random(1, 1, 1, width, c_.norm_bias ? 0.5 : 0);
     }
     Compute();
     TensorSet set;
@@ -136,9 +138,11 @@ class PlantedAttention {
     if (c_.norm == PlantedCase::Norm::kNone) return;
     set->settings["qk_norm"] = c_.norm == PlantedCase::Norm::kAfter ? "after_rope" : "before_rope";
     set->settings["norm_eps"] = "1e-06";
-    const char* const names[2] = {"q_norm.weight", "k_norm.weight"};
+    set->settings["qk_layernorm"] = c_.norm_layer ? "true" : "false";
+    const std::string names[2] = {"q_norm", "k_norm"};
     for (const int i : {0, 1}) {
-      if (c_.norm_gain) (*set)[names[i]] = {{gain_[i].shape[3]}, gain_[i].values};
+      if (c_.norm_gain) (*set)[names[i] + ".weight"] = {{gain_[i].shape[3]}, gain_[i].values};
+      if (c_.norm_bias) (*set)[names[i] + ".bias"] = {{shift_[i].shape[3]}, shift_[i].values};
     }
   }
 
@@ -157,7 +161,7 @@ class PlantedAttention {
       return t - first;
     }
     const int64_t left = c_.pads.empty() ? 0 : std::max<int64_t>(c_.pads[b], 0);
-    return c_.P + t < left ? c_.padding_stands_at : c_.P + t - left;
+    return c_.P + t < left ? c_.padding_stands_at : c_.P + t - left + c_.first;
   }
 
   bool Has(const char* fault) const { return faults_.contains(fault); }
@@ -219,18 +223,35 @@ class PlantedAttention {
     for (int64_t b = 0; b < c_.B; ++b) {
       for (int64_t t = 0; t < c_.T; ++t) {
         for (int64_t first = 0; first < heads * c_.D; first += width) {
-          double squares = 0;
+          double squares = 0, mean = 0;
           for (int64_t c = first; c < first + width; ++c) {
-            squares += std::pow(x->at(b, c / c_.D, t, c % c_.D), 2);
+            mean += x->at(b, c / c_.D, t, c % c_.D) / double(width);
+          }
+          if (c_.norm_layer == Has("qk_norm_kind")) mean = 0;
+          for (int64_t c = first; c < first + width; ++c) {
+            squares += std::pow(x->at(b, c / c_.D, t, c % c_.D) - mean, 2);
           }
           const double divisor = std::sqrt(squares / double(width) + 1e-6);
           for (int64_t c = first; c < first + width; ++c) {
             const int64_t g = c_.norm_all_heads ? c : c % c_.D;
             const bool gain = c_.norm_gain && !Has("qk_norm_gain_missing");
             double& value = x->at(b, c / c_.D, t, c % c_.D);
-            value = c_.round(value / divisor * (gain ? gain_[which].values[g] : 1));
+            const double shift = Has("qk_norm_bias_missing") ? 0 : shift_[which].values[g];
+            value =
+                c_.round((value - mean) / divisor * (gain ? gain_[which].values[g] : 1) + shift);
           }
         }
+      }
+    }
+  }
+
+  // All of one length.
+  void ShareLength(Grid* x) const {
+    for (size_t first = 0; first < x->values.size(); first += size_t(c_.D)) {
+      double square = 0;
+      for (int64_t d = 0; d < c_.D; ++d) square += std::pow(x->values[first + size_t(d)], 2);
+      for (int64_t d = 0; d < c_.D; ++d) {
+        x->values[first + size_t(d)] *= std::sqrt(double(c_.D) / square);
       }
     }
   }
@@ -299,6 +320,7 @@ class PlantedAttention {
     if (Has("mask_diagonal_excluded")) return j < at;
     if (Has("mask_shifted_by_one")) return j <= at + 1;
     if (Has("causal_align_top_left")) return j <= i;
+    if (Has("odd_self_alone")) return j == at;
     if (Has("odd_every_third_key") && j % 3 == 2 && j != at) return false;
     int64_t window = c_.window + Has("window_off_by_one") + 3 * Has("window_value");
     if (c_.window == 0 || Has("window_sign")) window = 1 << 20;
@@ -351,6 +373,7 @@ class PlantedAttention {
     }
     if (c_.rope && !Has("rope_missing")) {
       for (int times = 0; times < (Has("rope_twice") && c_.P == 0 ? 2 : 1); ++times) {
+        if (Has("odd_query_length")) ShareLength(&q_);
         Rotate(&q_, Has("rope_sign") ? -1 : 1, /*keys=*/false,
                Has("rope_output_not_reinterleaved"));
         Rotate(&k, Has("rope_sign") || Has("rope_k_sign_only") ? -1 : 1, /*keys=*/true);
@@ -455,6 +478,12 @@ class PlantedAttention {
               score += q_.at(b, h, i, d) * keys.at(b, KvHead(h), j, d);
             score = c_.round(score * Scale() + Bias(h, i, j));
             if (Has("odd_clipped_scores")) score = std::clamp(score, -0.5, 0.5);
+            if (Has("odd_capped_scores")) score = 2 * std::tanh(score / 2);
+            if (Has("odd_head_temperature")) score *= 1 + 0.3 * double(h);
+            if (Has("odd_row_temperature")) score /= std::sqrt(double(1 + i));
+            if (Has("odd_distance_decay")) score -= 0.1 * double(before_ + i - j);
+            if (Has("odd_absolute_scores")) score = std::abs(score);
+            if (Has("odd_base")) score *= std::log(2.5);
             const bool visible = Visible(b, h, i, j);
             if (Has("softcap_after_mask")) {
               score = 5 * std::tanh((visible ? score : hidden) / 5);
@@ -499,12 +528,18 @@ class PlantedAttention {
           for (int64_t j = 0; j < S; ++j) {
             double weight = pattern_.at(b, h, i, j);
             if (Has("odd_last_row_uniform") && i + 1 == T) weight = 1 / double(S);
+            if (Has("odd_own_value_raised")) weight = 0.9 * weight + 0.1 * double(j == before_ + i);
+            if (Has("odd_last_head_lost") && h + 1 == H) weight = 0;
             if (Has("mask_after_softmax") && !Visible(b, h, i, j)) weight = 0;
             if (Has("attention_transposed")) weight = pattern_.at(b, h, j, i);
             for (int64_t d = 0; d < D; ++d) {
-              z.at(b, h, i, d) +=
-                  weight *
+              double value =
                   values.at(b, KvHead(h), Has("odd_values_of_before") && j > 0 ? j - 1 : j, d);
+              if (Has("odd_positive_values")) value = std::max(value, 0.0);
+              if (Has("odd_channels_reversed")) {
+                value = values.at(b, KvHead(h), j, D - 1 - d);
+              }
+              z.at(b, h, i, d) += weight * value;
             }
           }
           for (int64_t d = 0; d < D; ++d) z.at(b, h, i, d) = c_.round(z.at(b, h, i, d));
@@ -664,7 +699,8 @@ class PlantedAttention {
   const std::function<double(double)> store_;
   uint32_t stream_ = 0;
   int64_t before_ = 0;  // keys before the first new one
-  Grid x_, weight_[4], bias_[4], gain_[2], past_k_, past_v_, q_, scores_, pattern_, merged_, y_;
+  Grid x_, weight_[4], bias_[4], gain_[2], shift_[2], past_k_, past_v_, q_, scores_, pattern_;
+  Grid merged_, y_;
 };
 
 // The same dump as other programs keep it.
@@ -808,6 +844,8 @@ inline TensorSet RandomCorrectInContext(uint64_t seed) {
   sizes.norm = static_cast<PlantedCase::Norm>(pick({0, 1, 2}));
   sizes.norm_gain = pick({0, 1}) == 1;
   sizes.norm_all_heads = sizes.norm_gain && pick({0, 1}) == 1;
+  sizes.norm_layer = pick({0, 1}) == 1;
+  sizes.norm_bias = sizes.norm_layer && sizes.norm_gain && pick({0, 1}) == 1;
   const bool bf16 = pick({0, 1}) == 1;
   if (pick({0, 1}) == 1) sizes.round = StoredAsFloat;
   std::set<std::string> results = {"y"};
@@ -818,7 +856,7 @@ inline TensorSet RandomCorrectInContext(uint64_t seed) {
   TensorSet set = PlantedAttention(sizes, {}, store).Dump(results);
   // A norm without gains must be stated.
   const bool told = sizes.norm_gain && pick({0, 1}) == 1;
-  for (const char* name : {"qk_norm", "norm_eps"}) {
+  for (const char* name : {"qk_norm", "norm_eps", "qk_layernorm"}) {
     if (told) set.settings.erase(name);
   }
   if (pick({0, 1}) == 1) set.settings.erase("rope_pairing");

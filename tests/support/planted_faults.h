@@ -213,8 +213,8 @@ inline std::vector<AttentionPlant> AttentionPlants() {
   all.push_back({"left_pad_positions", both(padded, states_positions), {"y", "q_rot"}});
   all.push_back({"packing_not_isolated", packed});
   all.push_back({"packing_positions_not_reset", both(packed, states_positions), {"y", "q_rot"}});
-  for (const char* fault :
-       {"qk_norm_missing", "qk_norm_after_rope", "qk_norm_axis", "qk_norm_gain_missing"}) {
+  for (const char* fault : {"qk_norm_missing", "qk_norm_after_rope", "qk_norm_axis",
+                            "qk_norm_gain_missing", "qk_norm_kind"}) {
     all.push_back({fault, normed});
   }
   all.push_back({"softmax_no_max", [](PlantedCase* c) { c->spread = 8; }});

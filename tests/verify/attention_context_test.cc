@@ -151,6 +151,53 @@ TEST(AttentionContext, NamesFaultsOfHeadNorms) {
   }
 }
 
+TEST(AttentionContext, NamesFaultsOfLayerNormsOfHeads) {
+  for (PlantedCase sizes : Cases()) {
+    sizes.norm_layer = true;
+    for (const bool bias : {false, true}) {
+      for (const Norm place : {Norm::kBefore, Norm::kAfter}) {
+        sizes.norm = place;
+        sizes.norm_bias = bias;
+        sizes.norm_all_heads = (sizes.seed % 2 == 0) == bias;
+        for (const char* fault : {"qk_norm_missing", "qk_norm_after_rope", "qk_norm_axis",
+                                  "qk_norm_gain_missing", "qk_norm_kind"}) {
+          ExpectNamed(sizes, fault);
+        }
+        if (!bias) continue;
+        const TensorSet set =
+            PlantedAttention(sizes, {"qk_norm_bias_missing"}, StoredAsFloat).Dump();
+        EXPECT_EQ(Answer(set), "fault qk_norm_gain_missing,") << sizes.seed;
+      }
+    }
+    sizes.norm_layer = sizes.norm_bias = sizes.norm_all_heads = false;
+    ExpectNamed(sizes, "qk_norm_kind");
+    // A mean does not turn with the channels: even without gains the side of the rotation shows.
+    sizes.norm_layer = true;
+    sizes.norm_gain = false;
+    ExpectNamed(sizes, "qk_norm_after_rope");
+  }
+}
+
+TEST(AttentionContext, TheKindOfAHeadNormIsAConventionWhereNothingStatesIt) {
+  for (PlantedCase sizes : Cases()) {
+    sizes.norm = Norm::kBefore;
+    for (const bool layer : {false, true}) {
+      sizes.norm_layer = layer;
+      TensorSet set = PlantedAttention(sizes, {}, StoredAsFloat).Dump();
+      set.settings.erase("qk_layernorm");
+      // As Phi and Persimmon call it.
+      for (const char* letter : {"q", "k"}) {
+        set.Rename(std::string(letter) + "_norm.weight",
+                   "self_attn." + std::string(letter) + "_layernorm.weight");
+      }
+      const auto diagnosis = Diagnose(set);
+      ASSERT_TRUE(diagnosis.has_value()) << diagnosis.error().Message();
+      EXPECT_EQ(diagnosis->verdict, DiagnosisVerdict::kCorrect);
+      EXPECT_EQ(diagnosis->conventions.at("qk_layernorm"), layer ? "true" : "false");
+    }
+  }
+}
+
 TEST(AttentionContext, NamesPiecesOfKeys) {
   for (const PlantedCase& sizes : Cases()) ExpectNamed(sizes, "rope_fragments_joined");
 }
@@ -253,6 +300,15 @@ TEST(AttentionContext, RefusesWhatDoesNotFit) {
   set["q_norm.weight"] = {{9}, std::vector<double>(9, 1)};
   set["k_norm.weight"] = {{8}, std::vector<double>(8, 1)};
   EXPECT_THAT(Answer(set), HasSubstr("[head_dim] = [8], or [heads*head_dim] = [48]"));
+  set = right;
+  set["q_norm.weight"] = set["k_norm.weight"] = {{8}, std::vector<double>(8, 1)};
+  set["q_norm.bias"] = {{8}, std::vector<double>(8, 1)};
+  EXPECT_THAT(Answer(set), HasSubstr("no tensor \"k_norm.bias\""));
+  set["k_norm.bias"] = {{9}, std::vector<double>(9, 1)};
+  EXPECT_THAT(Answer(set), HasSubstr("\"k_norm.bias\": found [9], expected that of"));
+  set["k_norm.bias"] = set["q_norm.bias"];
+  set.settings["qk_layernorm"] = "false";
+  EXPECT_THAT(Answer(set), HasSubstr("an RMS norm has no bias"));
   set = right;
   set.settings["qk_norm"] = "yes";
   EXPECT_THAT(Answer(set), HasSubstr("qk_norm: found 'yes'"));

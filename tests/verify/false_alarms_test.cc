@@ -260,6 +260,64 @@ TEST(FalseAlarm, RowsNeedNotSumToOneWithDropout) {
   }
 }
 
+// Programs in 16 bits throughout, with short rows and sharp scores: what few numbers there are lies
+// near some wrong formula by chance.
+TEST(FalseAlarm, ShortSharpRowsIn16BitsAreRight) {
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    uint64_t draw = 0;
+    const auto pick = [&](std::vector<int64_t> from) {
+      return from[RandomBelow({seed, 13, 0}, draw++, from.size())];
+    };
+    PlantedCase sizes{.B = pick({1, 2, 3}), .T = pick({2, 3, 4}), .seed = seed};
+    sizes.Hkv = pick({1, 2, 3});
+    sizes.H = sizes.Hkv * pick({1, 2, 3});
+    sizes.D = pick({4, 8, 16});
+    sizes.C = pick({24, 40, sizes.H * sizes.D});
+    sizes.rope = pick({0, 1}) == 1;
+    sizes.alibi = !sizes.rope && pick({0, 0, 1}) == 1;
+    sizes.bias = false;
+    sizes.rotary_dim = sizes.D;
+    sizes.spread = double(pick({1, 4, 4}));
+    if (pick({0, 0, 1}) == 1) sizes.norm = PlantedCase::Norm::kBefore;
+    for (int64_t b = 0; b < sizes.B && pick({0, 1}) == 1; ++b) sizes.pads.push_back(pick({0, 1}));
+    if (int64_t(sizes.pads.size()) < sizes.B) sizes.pads.clear();
+    const bool bf16 = pick({0, 1}) == 1;
+    sizes.round = bf16 ? AsBf16 : AsF16;
+    const TensorSet set = PlantedAttention(sizes, {}, sizes.round).Dump();
+    ASSERT_EQ(FindingOf(set), "correct") << seed;
+  }
+}
+
+// A gain behind the rotation shows that tokens are counted from 1, wherever the padding ends.
+TEST(FalseAlarm, PositionsFromOneBehindPaddingAreRight) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    PlantedCase sizes{.B = 2, .T = 5 + int64_t(seed % 7), .D = 8, .C = 12, .seed = seed};
+    sizes.interleaved = seed % 2 == 1;
+    sizes.norm = PlantedCase::Norm::kAfter;
+    sizes.counts_tokens = true;
+    sizes.first = sizes.padding_stands_at = 1;
+    sizes.pads = {int64_t(seed % 4), int64_t(seed % 3)};
+    TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+    set.settings.erase("rope_first_position");
+    EXPECT_EQ(FindingOf(set), "correct") << seed;
+  }
+}
+
+// Rows of padding are 0 in what is compared, and do not say that y lacks x.
+TEST(FalseAlarm, TheBlocksSumUnderPaddingIsRight) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    PlantedCase sizes{
+        .B = 2, .T = 6 + int64_t(seed % 5), .C = 20, .rope = seed % 2 == 1, .seed = seed};
+    // Most of it padding, on either side.
+    sizes.pads = {sizes.T - 2, (seed % 3 == 0 ? -1 : 1) * (sizes.T - 1)};
+    TensorSet set = PlantedAttention(sizes, {}, AsFloat).Dump();
+    for (size_t i = 0; i < set["y"].values.size(); ++i) {
+      set["y"].values[i] = AsFloat(set["y"].values[i] + set["x"].values[i]);
+    }
+    EXPECT_EQ(FindingOf(set), "correct") << seed;
+  }
+}
+
 // nanochat#743.
 TEST(FalseAlarm, ANormWithoutGainCommutesWithRope) {
   for (const Rounding& round : kRoundings) {

@@ -190,6 +190,36 @@ TEST(ModelDiagnosisTest, AnyOtherHeadIsNamed) {
   EXPECT_EQ(dump.FindingOf(*other), "head_untied");
 }
 
+// The right head times a number is no other head.
+TEST(ModelDiagnosisTest, AFactorOfTheLogitsIsNoOtherHead) {
+  const GoldenDump dump("gpt2-learned");
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<double> logits = dump.Expected();
+    for (double& logit : logits) logit *= 0.0625;
+    const auto diagnosis = dump.Diagnose(dump.Set(logits, dtype));
+    ASSERT_TRUE(diagnosis.has_value());
+    EXPECT_EQ(diagnosis->verdict, DiagnosisVerdict::kUnexplained);
+    EXPECT_THAT(diagnosis->seen, testing::Contains(testing::HasSubstr("times 0.0625")));
+  }
+}
+
+// As many positions as channels: some head fits any logits.
+TEST(ModelDiagnosisTest, AHeadThatFitsAnythingIsNotNamed) {
+  const GoldenDump dump("gpt2-learned");
+  const int64_t C = dump.model().config().n_embd, V = dump.model().config().vocab_size;
+  for (const int64_t rows : {C - 1, C, C + 1}) {
+    TensorSet set;
+    std::vector<double> tokens, logits;
+    for (int64_t i = 0; i < rows; ++i) tokens.push_back(static_cast<double>(i % V));
+    for (int64_t i = 0; i < rows * V; ++i) {
+      logits.push_back(RandomNormal({5, 0, 0}, static_cast<uint64_t>(i)));
+    }
+    set["tokens"] = {{rows, 1}, tokens, DType::kI64};
+    set["logits"] = {{rows, 1, V}, logits, DType::kF32};
+    EXPECT_EQ(Finding(dump.Diagnose(set)), "unexplained") << rows;
+  }
+}
+
 TEST(ModelDiagnosisTest, DecodingFaultsAreNamed) {
   for (const char* name : {"gpt2-learned", "gpt2-rope-gqa", "llama-gqa"}) {
     const GoldenDump dump(name);

@@ -19,10 +19,13 @@ class ContextReader {
  public:
   ContextReader(const TensorFile& file, const std::string& where, const SettingTexts& given,
                 const AttentionCase& attention)
-      : dump_(file, where, given), case_(attention) {}
+      : dump_(file, where, given), texts_(given), case_(attention) {
+    texts_.insert(file.settings().begin(), file.settings().end());
+  }
 
   Result<AttentionContext> Read() {
     const int64_t B = case_.B, T = case_.T, S = case_.S(), far = int64_t{1} << 31;
+    HEED_ASSIGN(context_, ParseContextSettings(texts_, dump_.where(), case_.settings));
     HEED_TRY(Take("attention_mask", "[B, S]", S, 0, 1, &context_.attention_mask));
     HEED_TRY(Take("document_ids", "[B, T]", T, -far, far, &context_.document_ids));
     HEED_TRY(Take("position_ids", "[B, T]", T, -far, far, &context_.position_ids));
@@ -38,59 +41,30 @@ class ContextReader {
     }
     if (one) documents.clear();
     const AttentionSettings& settings = case_.settings;
-    HEED_TRY(TakeGain("q_norm", settings.n_head, &context_.q_norm));
-    HEED_TRY(TakeGain("k_norm", settings.n_kv_head, &context_.k_norm));
-    if (context_.q_norm.values.empty() != context_.k_norm.values.empty()) {
-      const bool q = context_.q_norm.values.empty();
-      return Fail(
-          ErrorKind::kFormat, dump_.where(),
-          "no tensor " + Quoted(q ? "q_norm.weight" : "k_norm.weight"),
-          "the gains of both norms, as " + Quoted((q ? context_.k_norm : context_.q_norm).name));
-    }
-    HEED_TRY(TakeSettings());
-    if (context_.alibi && settings.position == Position::kRope) {
-      return BadRequest(dump_.where() + ": alibi", "true with position rope", "one of them");
+    HEED_TRY(TakeGain("q", settings.n_head, &context_.q_norm));
+    HEED_TRY(TakeGain("k", settings.n_kv_head, &context_.k_norm));
+    HEED_TRY(CheckPair(".weight", context_.q_norm.values, context_.k_norm.values));
+    HEED_TRY(CheckPair(".bias", context_.q_norm.bias, context_.k_norm.bias));
+    if (context_.HasNormBias()) {
+      if (context_.qk_layernorm == false) {
+        return BadRequest(dump_.where() + ": qk_layernorm",
+                          "false beside " + Quoted(context_.q_norm.name + ".bias"),
+                          "true, for an RMS norm has no bias");
+      }
+      context_.qk_layernorm = true;
     }
     return std::move(context_);
   }
 
  private:
-  Status TakeSettings() {
-    HEED_ASSIGN(const auto alibi, dump_.Setting<bool>("alibi"));
-    context_.alibi = alibi.value_or(false);
-    HEED_ASSIGN(const auto place, dump_.Setting<std::string>("qk_norm"));
-    if (place) {
-      const std::pair<const char*, NormPlace> kPlaces[] = {
-          {"none", NormPlace::kNone},
-          {"before_rope", NormPlace::kBeforeRotation},
-          {"after_rope", NormPlace::kAfterRotation}};
-      for (const auto& [name, value] : kPlaces) {
-        if (*place == name) context_.qk_norm = value;
-      }
-      if (!context_.qk_norm) {
-        return BadRequest(dump_.where() + ": qk_norm", "'" + *place + "'",
-                          "none, before_rope or after_rope");
-      }
-    }
-    HEED_ASSIGN(const auto empty, dump_.Setting<std::string>("rows_without_keys"));
-    if (empty) {
-      const std::pair<const char*, EmptyRow> kRows[] = {{"zero", EmptyRow::kZero},
-                                                        {"mean", EmptyRow::kUniform},
-                                                        {"unmasked", EmptyRow::kUnmasked}};
-      for (const auto& [name, value] : kRows) {
-        if (*empty == name) context_.rows_without_keys = value;
-      }
-      if (!context_.rows_without_keys) {
-        return BadRequest(dump_.where() + ": rows_without_keys", "'" + *empty + "'",
-                          "zero, mean or unmasked");
-      }
-    }
-    HEED_ASSIGN(context_.norm_eps, dump_.Setting<double>("norm_eps"));
-    if (context_.norm_eps && !(*context_.norm_eps >= 0)) {
-      return BadRequest(dump_.where() + ": norm_eps", fmt::format("{}", *context_.norm_eps),
-                        "a number from 0");
-    }
-    return {};
+  // Both norms have it, or neither.
+  Status CheckPair(const std::string& part, const std::vector<double>& q,
+                   const std::vector<double>& k) const {
+    if (q.empty() == k.empty()) return {};
+    const std::string& found = (q.empty() ? context_.k_norm : context_.q_norm).name;
+    return Fail(ErrorKind::kFormat, dump_.where(),
+                "no tensor " + Quoted((q.empty() ? "q_norm" : "k_norm") + part),
+                "those of both norms, as " + Quoted(found + part));
   }
 
   std::string Where(const std::string& name) const {
@@ -114,39 +88,97 @@ class ContextReader {
     return {};
   }
 
-  Status TakeGain(const std::string& word, int64_t heads, HeadGain* gain) {
-    HEED_ASSIGN(const TensorEntry* entry,
-                FindWeight(dump_.file(), dump_.where(), "", word + ".weight"));
+  Status TakeGain(const std::string& letter, int64_t heads, HeadGain* gain) {
+    const TensorEntry* entry = nullptr;
+    for (const char* word : {"_norm.weight", "_layernorm.weight"}) {
+      if (entry != nullptr) break;
+      HEED_ASSIGN(entry, FindWeight(dump_.file(), dump_.where(), "", letter + word));
+    }
     if (entry == nullptr) return {};
-    const std::string bias = entry->name.substr(0, entry->name.size() - 6) + "bias";
-    if (dump_.Has(bias)) {
-      return Fail(ErrorKind::kFormat, Where(bias), "a bias", "an RMS norm, which has none",
-                  "other norms of q and k are not replayed: hand over q and k behind them");
-    }
     const int64_t D = case_.settings.head_dim;
-    const std::vector<int64_t>& shape = entry->shape;
-    gain->name = entry->name;
-    gain->all_heads = heads > 1 && shape == std::vector<int64_t>{heads * D};
-    if (!gain->all_heads && shape != std::vector<int64_t>{D} &&
-        shape != std::vector<int64_t>{heads, D}) {
-      return dump_.ShapeError(
-          entry->name, fmt::format("[head_dim] = [{}], or [heads*head_dim] = [{}]", D, heads * D),
-          "n_head, n_kv_head and head_dim say so");
+    gain->name = entry->name.substr(0, entry->name.size() - std::string(".weight").size());
+    gain->all_heads = heads > 1 && entry->shape == std::vector<int64_t>{heads * D};
+    HEED_ASSIGN(gain->values, TakeOfHeads(*entry, heads));
+    const TensorEntry* bias = dump_.file().Find(gain->name + ".bias");
+    if (bias == nullptr) return {};
+    if (bias->shape != entry->shape) {
+      return dump_.ShapeError(bias->name, "that of " + Quoted(entry->name));
     }
-    HEED_ASSIGN(const Observed read, dump_.Floats(entry->name));
-    gain->values = read.values;
-    while (static_cast<int64_t>(gain->values.size()) < heads * D) {
-      gain->values.push_back(gain->values[gain->values.size() - D]);
-    }
+    HEED_ASSIGN(gain->bias, TakeOfHeads(*bias, heads));
     return {};
   }
 
+  // [heads·D], of [D], [heads, D] or [heads·D].
+  Result<std::vector<double>> TakeOfHeads(const TensorEntry& entry, int64_t heads) {
+    const int64_t D = case_.settings.head_dim;
+    const std::vector<int64_t>& shape = entry.shape;
+    if (shape != std::vector<int64_t>{D} && shape != std::vector<int64_t>{heads, D} &&
+        shape != std::vector<int64_t>{heads * D}) {
+      return dump_.ShapeError(
+          entry.name, fmt::format("[head_dim] = [{}], or [heads*head_dim] = [{}]", D, heads * D),
+          "n_head, n_kv_head and head_dim say so");
+    }
+    HEED_ASSIGN(Observed read, dump_.Floats(entry.name));
+    while (static_cast<int64_t>(read.values.size()) < heads * D) {
+      read.values.push_back(read.values[read.values.size() - D]);
+    }
+    return std::move(read.values);
+  }
+
   Dump dump_;
+  SettingTexts texts_;
   const AttentionCase& case_;
   AttentionContext context_;
 };
 
 }  // namespace
+
+Result<AttentionContext> ParseContextSettings(const SettingTexts& texts, const std::string& where,
+                                              const AttentionSettings& settings) {
+  AttentionContext context;
+  const auto text = [&](const char* name) -> const std::string* {
+    const auto found = texts.find(name);
+    const bool stated = found != texts.end() && found->second != "null" && found->second != "None";
+    return stated ? &found->second : nullptr;
+  };
+  if (const std::string* alibi = text("alibi")) {
+    HEED_TRY(ParseField(where + ": alibi", *alibi, &context.alibi));
+  }
+  if (context.alibi && settings.position == Position::kRope) {
+    return BadRequest(where + ": alibi", "true with position rope", "one of them");
+  }
+  if (const std::string* place = text("qk_norm")) {
+    const std::pair<const char*, NormPlace> kPlaces[] = {
+        {"none", NormPlace::kNone},
+        {"before_rope", NormPlace::kBeforeRotation},
+        {"after_rope", NormPlace::kAfterRotation}};
+    for (const auto& [name, value] : kPlaces) {
+      if (*place == name) context.qk_norm = value;
+    }
+    if (!context.qk_norm) {
+      return BadRequest(where + ": qk_norm", "'" + *place + "'", "none, before_rope or after_rope");
+    }
+  }
+  if (const std::string* layer = text("qk_layernorm")) {
+    HEED_TRY(ParseField(where + ": qk_layernorm", *layer, &context.qk_layernorm.emplace()));
+  }
+  if (const std::string* empty = text("rows_without_keys")) {
+    const std::pair<const char*, EmptyRow> kRows[] = {
+        {"zero", EmptyRow::kZero}, {"mean", EmptyRow::kUniform}, {"unmasked", EmptyRow::kUnmasked}};
+    for (const auto& [name, value] : kRows) {
+      if (*empty == name) context.rows_without_keys = value;
+    }
+    if (!context.rows_without_keys) {
+      return BadRequest(where + ": rows_without_keys", "'" + *empty + "'",
+                        "zero, mean or unmasked");
+    }
+  }
+  if (const std::string* eps = text("norm_eps")) {
+    HEED_TRY(ParseField(where + ": norm_eps", *eps, &context.norm_eps.emplace()));
+    if (!(*context.norm_eps >= 0)) return BadRequest(where + ": norm_eps", *eps, "a number from 0");
+  }
+  return context;
+}
 
 Result<AttentionContext> ReadAttentionContext(const TensorFile& file, const std::string& where,
                                               const SettingTexts& given,

@@ -86,10 +86,16 @@ class Diagnostician {
     const bool bits = std::ranges::any_of(all, [floor](const Replayed& each) {
       return each.HasTheirBits() && each.hypothesis->residual <= floor;
     });
+    // Beside a right formula within the noise, a number that was fitted is one of many that come
+    // nearer.
+    const bool right = std::ranges::any_of(tried_, [floor](const AttentionHypothesis& h) {
+      return h.faults.empty() && h.residual <= floor;
+    });
     std::vector<Explanation> explanations;
     for (const Replayed& each : all) {
       const AttentionHypothesis& h = *each.hypothesis;
       if (IsMatched(each, all) || (bits && !each.HasTheirBits())) continue;
+      if (right && h.fitted && !each.HasTheirBits()) continue;
       Explanation explanation{NamesOf(h), h.residual, h.detail};
       const auto same = std::ranges::find(explanations, explanation.faults, &Explanation::faults);
       if (same == explanations.end()) {

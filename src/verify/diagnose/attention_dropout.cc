@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "verify/diagnose/lattice.h"
 #include "verify/diagnose/search.h"
 
 namespace heed {
@@ -16,8 +17,10 @@ namespace {
 using Numbers = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLeastGain = 1.005;
 constexpr double kMostDropped = 0.8;
+
+// Of what is kept, so that it is no rounding.
+double LeastGain(double floor) { return 1 + std::max(0.005, 4 * floor); }
 
 double Square(std::span<const double> values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
@@ -73,6 +76,9 @@ class SubsetSearch {
       }
     }
   }
+
+  // Whether the last search tried all that it had to.
+  bool Finished() const { return visits_ <= kMostVisits; }
 
   // The nearest subset, as marks of the columns; nothing when none lies within `radius`.
   std::optional<std::vector<bool>> Nearest(Numbers target, double radius) {
@@ -139,10 +145,11 @@ class SubsetSearch {
 
 // A piece of their last result at one position: what each weight behind it contributes.
 struct Piece {
-  Numbers columns;         // [n, C]
-  Numbers target;          // [C]
-  std::vector<bool> kept;  // [n]
-  std::vector<bool> weak;  // [n]: the contribution drowns in the noise
+  Numbers columns;            // [n, C]
+  Numbers target;             // [C]
+  std::vector<bool> kept;     // [n]
+  std::vector<bool> weak;     // [n]: the contribution drowns in the noise
+  std::vector<int64_t> ends;  // [H]: of each head's columns, where heads are summed up
 
   int64_t C() const { return static_cast<int64_t>(target.size()); }
   int64_t n() const { return static_cast<int64_t>(columns.size()) / C(); }
@@ -173,20 +180,36 @@ class Solver {
         S_(static_cast<int64_t>(v_.size()) /
            (case_.B * case_.settings.n_head * case_.settings.head_dim)) {}
 
-  std::optional<SolvedDropout> Solve() {
-    ReadRows();
+  std::optional<SolvedDropout> Solve(DropoutEffort effort) {
     SolvedDropout found{.residual = kInfinity};
-    const std::vector<Row> solved = Decide(&found);
+    const bool many = effort == DropoutEffort::kManyWeights;
+    if (many && !HasMore(PiecesAt(0), 0)) return std::nullopt;
+    const std::vector<Row> solved = many ? DecideByDigits(&found) : Decide(&found);
     if (solved.empty() || !(found.residual <= floor_) || !IsLikely(solved, found.gain)) {
       return std::nullopt;
     }
-    if (dump_.dropout == 0 && found.gain < kLeastGain) return std::nullopt;
+    if (dump_.dropout == 0 && found.gain < LeastGain(floor_)) return std::nullopt;
     found.rows = static_cast<int64_t>(solved.size());
     found.where = found.rows == 1
                       ? "of the weights, solved for row 0"
                       : fmt::format("of the weights, solved for rows 0 to {}", found.rows - 1);
-    Weigh(&found);
+    Weigh(case_.T, &found);
     return found;
+  }
+
+  // Of a dropout that digits may decide.
+  std::optional<double> Likelihood() const {
+    if (!HasMore(PiecesAt(0), 0)) return std::nullopt;
+    constexpr int64_t kFewRows = 2;
+    const std::vector<double> some = {0.1, 0.3, 0.5};
+    double best = -kInfinity;
+    for (const double p : dump_.dropout > 0 ? std::vector<double>{dump_.dropout} : some) {
+      SolvedDropout nothing_yet{.gain = 1 / (1 - p)};
+      Weigh(kFewRows, &nothing_yet);
+      best = std::max(best, nothing_yet.likelihood);
+    }
+    if (!std::isfinite(best)) return std::nullopt;
+    return best;
   }
 
  private:
@@ -195,13 +218,18 @@ class Solver {
 
   using Row = std::vector<Piece>;  // of one position
 
+  // Whether a row has more weights than equations and `free` ones.
+  static bool HasMore(const Row& row, int64_t free) {
+    return std::ranges::any_of(row, [free](const Piece& piece) {
+      return piece.n() > std::min(piece.C() + free, kMostWeights);
+    });
+  }
+
   // The rows that may be solved, and what there is to search in them.
   void ReadRows() {
     for (int64_t t = 0; t < case_.T; ++t) {
       Row row = PiecesAt(t);
-      const bool many = std::ranges::any_of(
-          row, [](const Piece& p) { return p.n() > std::min(p.C() + kFree, kMostWeights); });
-      if (many) break;
+      if (HasMore(row, kFree)) break;
       rows_.push_back(std::move(row));
     }
     double size = 0, pieces = 0;
@@ -277,13 +305,16 @@ class Solver {
   Piece RowOf(int64_t b, int64_t t) const {
     const int64_t C = case_.proj.out;
     const bool bias = (recipe_.project.without_bias & kOProj) == 0;
-    Piece piece{{}, Numbers(C), {}, {}};
+    Piece piece{{}, Numbers(C), {}, {}, {}};
     for (int64_t c = 0; c < C; ++c) {
       const int64_t at = (b * case_.T + t) * C + c;
       piece.target[c] = last_.values[at] - (bias ? case_.proj.bias[c] : 0);
       if (recipe_.combine.plus_input) piece.target[c] -= case_.x[at];
     }
-    for (int64_t h = 0; h < case_.settings.n_head; ++h) AddHead(b, h, t, &piece);
+    for (int64_t h = 0; h < case_.settings.n_head; ++h) {
+      AddHead(b, h, t, &piece);
+      piece.ends.push_back(piece.n());
+    }
     return piece;
   }
 
@@ -291,19 +322,31 @@ class Solver {
     const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, T = case_.T;
     const int64_t row = last_.stage == Stage::kZ ? (b * H + h) * T + t : (b * T + t) * H + h;
     const auto first = last_.values.begin() + row * D;
-    Piece piece{{}, Numbers(first, first + D), {}, {}};
+    Piece piece{{}, Numbers(first, first + D), {}, {}, {}};
     AddHead(b, h, t, &piece);
     return piece;
   }
 
+  // Whether nothing of this kind can have made a row that was not solved: it has as many equations
+  // as weights, and all was tried.
+  bool IsRefutedBy(size_t t) const {
+    for (size_t i = 0; i < rows_[t].size(); ++i) {
+      const Piece& piece = rows_[t][i];
+      if (piece.n() > piece.C() || !searches_[t][i].Finished()) return false;
+    }
+    return true;
+  }
+
   // The first rows with the weights that were kept in them, as many as can be solved for one gain.
   std::vector<Row> Decide(SolvedDropout* found) {
+    ReadRows();
     std::vector<Row> best;
     // What is not stated is known to the next gain of the list, until a row was solved.
     const double unsure = dump_.dropout > 0 ? floor_ : floor_ + 0.02;
     for (double gain : Gains()) {
       std::vector<Row> solved;
       double residual = kInfinity;
+      bool refuted = false;
       for (size_t t = 0; t < rows_.size(); ++t) {
         Row row = rows_[t];
         const double near = 2 * (std::isfinite(residual) ? floor_ : unsure);
@@ -311,7 +354,10 @@ class Solver {
         for (size_t i = 0; i < row.size() && any; ++i) {
           any = DecidePiece(gain, near, &searches_[t][i], &row[i]);
         }
-        if (!any) break;
+        if (!any) {
+          refuted = IsRefutedBy(t);
+          break;
+        }
         solved.push_back(std::move(row));
         double fitted = gain;
         const double with_row = Fit(solved, &fitted);
@@ -324,7 +370,7 @@ class Solver {
         residual = with_row;
         gain = fitted;
       }
-      if (!std::isfinite(residual) || solved.size() < best.size() ||
+      if (refuted || !std::isfinite(residual) || solved.size() < best.size() ||
           (solved.size() == best.size() && residual >= found->residual)) {
         continue;
       }
@@ -333,6 +379,107 @@ class Solver {
       best = std::move(solved);
     }
     return best;
+  }
+
+  // A piece of position 0, whose weights are more than equations: the digits of its numbers decide
+  // them. It takes its time, and leaves nothing to chance: one is enough.
+  std::vector<Row> DecideByDigits(SolvedDropout* found) const {
+    Row row = PiecesAt(0);
+    const auto piece =
+        std::ranges::find_if(row, [](const Piece& p) { return p.n() > 0 && Square(p.target) > 0; });
+    if (piece == row.end() || !DecideByDigits(UnmixingOf(), &*piece)) return {};
+    std::vector<Row> solved = {{std::move(*piece)}};
+    found->residual = Fit(solved, &found->gain);
+    return solved;
+  }
+
+  // What takes a row of y apart into its heads, [H·D, C]; empty where y has fewer channels.
+  struct Unmixing {
+    Numbers inverse;
+    std::vector<double> size;  // [H]: root of the sum of its squares
+  };
+
+  // The inverse of o_proj [C, H·D] from the left, by Gram-Schmidt.
+  Unmixing UnmixingOf() const {
+    const int64_t C = case_.proj.out, H = case_.settings.n_head, n = case_.proj.in;
+    if (last_.stage != Stage::kY || C < n) return {};
+    Numbers turned(n * C), r(n * n);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t c = 0; c < C; ++c) turned[i * C + c] = case_.proj.weight[c * n + i];
+      const std::span<double> column = std::span(turned).subspan(i * C, C);
+      for (int64_t j = 0; j <= i; ++j) {
+        const std::span<const double> before = std::span(turned).subspan(j * C, C);
+        r[j * n + i] = j < i ? std::inner_product(before.begin(), before.end(), column.begin(), 0.0)
+                             : std::sqrt(Square(column));
+        for (int64_t c = 0; c < C; ++c) {
+          column[c] = j < i ? column[c] - r[j * n + i] * before[c] : column[c] / r[i * n + i];
+        }
+      }
+    }
+    Unmixing unmixing{std::move(turned), std::vector<double>(H)};
+    for (int64_t i = n; i-- > 0;) {
+      double* row = &unmixing.inverse[i * C];
+      for (int64_t c = 0; c < C; ++c) {
+        for (int64_t j = i + 1; j < n; ++j) row[c] -= r[i * n + j] * unmixing.inverse[j * C + c];
+        row[c] /= r[i * n + i];
+        unmixing.size[i / (n / H)] += row[c] * row[c];
+      }
+    }
+    for (double& size : unmixing.size) size = std::sqrt(size);
+    return unmixing;
+  }
+
+  bool DecideByDigits(const Unmixing& unmixing, Piece* piece) const {
+    // Right ones lie well within what they might.
+    const double tolerance = 0.1 * floor_, size = std::sqrt(Square(piece->target));
+    if (!std::isfinite(size)) return false;
+    piece->kept.assign(piece->n(), true);
+    if (unmixing.inverse.empty()) {
+      return DecideShare(piece->columns, piece->target, tolerance, 0, piece);
+    }
+    const int64_t C = piece->C(), D = case_.settings.head_dim;
+    for (int64_t h = 0, first = 0; h < case_.settings.n_head; first = piece->ends[h++]) {
+      const auto apart = [&](std::span<const double> from, Numbers* to) {
+        for (int64_t d = 0; d < D; ++d) {
+          const double* row = &unmixing.inverse[(h * D + d) * C];
+          to->push_back(std::inner_product(row, row + C, from.begin(), 0.0));
+        }
+      };
+      Numbers columns, target;
+      for (int64_t i = first; i < piece->ends[h]; ++i) apart(piece->Column(i), &columns);
+      apart(piece->target, &target);
+      // Their noise, as so many equal parts, is as large as the inverse makes it.
+      const double noise = tolerance * size * unmixing.size[h] / std::sqrt(static_cast<double>(C));
+      const double share = noise / std::sqrt(Square(target));
+      if (!DecideShare(columns, target, share, first, piece)) return false;
+    }
+    return true;
+  }
+
+  // Which of the weights from `first` on were kept, by what they make of the target.
+  static bool DecideShare(const Numbers& columns, const Numbers& target, double tolerance,
+                          int64_t first, Piece* piece) {
+    constexpr int64_t kMost = 96;
+    const auto C = static_cast<int64_t>(target.size());
+    const double least = 0.03 * tolerance * std::sqrt(Square(target));
+    // Nothing but noise is left where all were dropped.
+    const bool none = tolerance > 0.2;
+    Numbers strong;
+    std::vector<int64_t> at;
+    for (int64_t i = 0; i * C < static_cast<int64_t>(columns.size()); ++i) {
+      const std::span<const double> column = std::span(columns).subspan(i * C, C);
+      // What drowns in the noise counts as kept.
+      if (!(std::sqrt(Square(column)) >= least)) continue;
+      strong.insert(strong.end(), column.begin(), column.end());
+      at.push_back(first + i);
+    }
+    const auto n = static_cast<int64_t>(at.size());
+    for (int64_t i = 0; i < n && none; ++i) piece->kept[at[i]] = false;
+    if (none || n == 0) return true;
+    if (n > kMost || !IsDecidable(n, C, tolerance)) return false;
+    const auto kept = ColumnsAlong(strong, target, tolerance);
+    for (int64_t i = 0; i < n && kept; ++i) piece->kept[at[i]] = (*kept)[i];
+    return kept.has_value();
   }
 
   bool DecidePiece(double gain, double near, SubsetSearch* search, Piece* piece) const {
@@ -387,12 +534,13 @@ class Solver {
     return lost > 0 && std::abs(lost - p * count) <= 4 * std::sqrt(p * (1 - p) * count);
   }
 
-  // The rows that were not solved, as sums of so many random terms that they are almost normal.
-  void Weigh(SolvedDropout* found) const {
+  // The rows up to `end` that were not solved, as sums of so many random terms that they are almost
+  // normal.
+  void Weigh(int64_t end, SolvedDropout* found) const {
     constexpr double kBudget = 2e8;  // multiply-adds
     const double p = DroppedAt(found->gain), gain = found->gain;
     double distance = 0, count = 0, work = 0;
-    for (int64_t t = found->rows; t < case_.T && work < kBudget; ++t) {
+    for (int64_t t = found->rows; t < std::min(case_.T, end) && work < kBudget; ++t) {
       for (const Piece& piece : PiecesAt(t)) {
         const auto C = static_cast<double>(piece.C());
         work += C * C * (C / 3 + static_cast<double>(piece.n()));
@@ -453,6 +601,12 @@ class Solver {
   std::vector<std::vector<SubsetSearch>> searches_;  // by row and piece
 };
 
+bool IsSolvable(Stage last, const AttentionRecipe& recipe) {
+  return last >= Stage::kZ && !recipe.project.batch_as_time &&
+         (recipe.project.transposed & kOProj) == 0 && !recipe.combine.transposed &&
+         recipe.combine.merge == MergeKind::kRight;
+}
+
 const TheirTensor* Given(const AttentionDump& dump, Stage stage) {
   const auto found = std::ranges::find(dump.theirs, stage, &TheirTensor::stage);
   return found == dump.theirs.end() ? nullptr : &*found;
@@ -461,9 +615,10 @@ const TheirTensor* Given(const AttentionDump& dump, Stage stage) {
 }  // namespace
 
 std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
-                                          double floor, AttentionReplay* replay) {
+                                          double floor, AttentionReplay* replay,
+                                          DropoutEffort effort) {
   const TheirTensor& last = dump.theirs.back();
-  const double least = dump.dropout > 0 ? 0.5 : kLeastGain;
+  const double least = dump.dropout > 0 ? 0.5 : LeastGain(floor);
   if (const TheirTensor* pattern = Given(dump, Stage::kPattern)) {
     Numbers ours = *replay->Tensor(recipe, Stage::kPattern);
     const double gain = DropAlike(pattern->values, &ours);
@@ -481,10 +636,14 @@ std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const Atten
   if (gain >= least && residual <= floor) {
     return SolvedDropout{gain, residual, dump.attention.T, "of " + last.name};
   }
-  const bool solvable = last.stage >= Stage::kZ && !recipe.project.batch_as_time &&
-                        (recipe.project.transposed & kOProj) == 0 && !recipe.combine.transposed &&
-                        recipe.combine.merge == MergeKind::kRight;
-  return solvable ? Solver(dump, recipe, floor, replay).Solve() : std::nullopt;
+  if (!IsSolvable(last.stage, recipe)) return std::nullopt;
+  return Solver(dump, recipe, floor, replay).Solve(effort);
+}
+
+std::optional<double> DropoutLikelihood(const AttentionDump& dump, const AttentionRecipe& recipe,
+                                        double floor, AttentionReplay* replay) {
+  if (!IsSolvable(dump.theirs.back().stage, recipe)) return std::nullopt;
+  return Solver(dump, recipe, floor, replay).Likelihood();
 }
 
 NoDrop ChanceOfNoDrop(const AttentionDump& dump, const AttentionRecipe& recipe, double floor,

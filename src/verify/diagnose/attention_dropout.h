@@ -22,13 +22,24 @@ struct SolvedDropout {
   bool plausible = true;
 };
 
+// How hard weights are searched for.
+enum class DropoutEffort : uint8_t {
+  kFewWeights,   // rows with hardly more weights than equations
+  kManyWeights,  // where there are none such, rows with so many as their digits can decide: slow
+};
+
 // When every element of the pattern or of the last result is 0 or one constant times what `recipe`
-// makes; or when the first rows of the last result follow from weights of that kind, which can be
-// decided while there are hardly more of them than channels. The constant is above 1, or, where the
-// dump states its dropout, that of dropout with or without its scaling. `replay` is of the dump's
-// case.
+// makes; or when the first rows of the last result follow from weights of that kind. The constant
+// is above 1, or, where the dump states its dropout, that of dropout with or without its scaling.
+// `replay` is of the dump's case.
 std::optional<SolvedDropout> SolveDropout(const AttentionDump& dump, const AttentionRecipe& recipe,
-                                          double floor, AttentionReplay* replay);
+                                          double floor, AttentionReplay* replay,
+                                          DropoutEffort effort);
+
+// The logarithm of how likely dropout of `recipe`'s weights makes the last result, at the best of
+// some probabilities, each row taken as a normal one; nothing where that cannot be said.
+std::optional<double> DropoutLikelihood(const AttentionDump& dump, const AttentionRecipe& recipe,
+                                        double floor, AttentionReplay* replay);
 
 // How many weights of `recipe` would show in the last result if they were dropped, and how likely
 // dropout of the stated probability is to drop none of them.

@@ -178,7 +178,7 @@ Fits WindowValue(const AttentionFacts& f) {
     return {WindowFit({static_cast<double>(size)})};
   }
   // With a cache, a window up to the chunk is a cache that is not read.
-  for (int64_t size = f.P > 0 ? f.T + 1 : 2; size < f.S; ++size) {
+  for (int64_t size = f.P > 0 ? f.T + 1 : 1; size < f.S; ++size) {
     if (f.window > 0 && std::abs(size - f.window) <= 1) continue;
     sizes.push_back(static_cast<double>(size));
   }
@@ -294,7 +294,21 @@ Variants HeadNormAxis(const AttentionFacts& f) {
 }
 Variants HeadNormGain(const AttentionFacts& f) {
   if (!f.gains) return {};
-  return HeadNorm(f, {{[](Recipe* r) { r->norm.gain = false; }, ""}});
+  Variants variants = HeadNorm(f, {{[](Recipe* r) { r->norm.gain = false; }, ""}});
+  if (!f.norm_bias) return variants;
+  return Joined(variants,
+                HeadNorm(f, {{[](Recipe* r) { r->norm.bias = false; }, "the bias is not added"},
+                             {[](Recipe* r) { r->norm.gain = r->norm.bias = false; },
+                              "the bias is not added either"}}));
+}
+Variants HeadNormKind(const AttentionFacts& f) {
+  if (!f.norm_kind_stated) return {};
+  Variants variants = HeadNorm(f, {{[](Recipe* r) { r->norm.layer = !r->norm.layer; },
+                                    f.norm.layer ? "an RMS norm stands for a LayerNorm"
+                                                 : "a LayerNorm stands for an RMS norm"}});
+  if (!f.norm_bias) return variants;
+  return Joined(variants, HeadNorm(f, {{[](Recipe* r) { r->norm.layer = r->norm.bias = false; },
+                                        "an RMS norm without bias stands for a LayerNorm"}}));
 }
 
 // ------------------------------------------------------------------ scores and softmax
@@ -1183,6 +1197,11 @@ const AttentionFault kFaults[] = {
       "q = F.rms_norm(q, (D,), self.q_norm.weight, eps)", "q[d] *= rstd * gain[d];",
       "heads have length sqrt(D), all of them"},
      HeadNormGain},
+    {{"qk_norm_kind", "the mean of q and k is subtracted where it should not be, or reverse",
+      "use the norm that the gains were trained in", "self.q_norm = nn.RMSNorm(D, eps)",
+      "const double mean = 0;  // a LayerNorm's is that of the head",
+      "add a constant to all channels of q: behind a LayerNorm nothing moves"},
+     HeadNormKind},
     {{"bias_missing", "a projection's bias is left out", "load and add the bias",
       "nn.Linear(C, H * D, bias=True)", "y[j] = bias[j] + dot(x, w + j * C, C);",
       "with x = 0 the projection answers its bias; a key bias shows with RoPE alone"},

@@ -35,8 +35,10 @@ struct AttentionFacts {
   bool positions_given = false;
   AlibiChoice alibi = AlibiChoice::kNone;
   HeadNormChoice norm;
-  bool norm_stated = false;  // where it stands
-  bool gains = false;        // the norm has a weight
+  bool norm_stated = false;       // where it stands
+  bool norm_kind_stated = false;  // LayerNorm or RMS norm
+  bool gains = false;             // the norm has a weight
+  bool norm_bias = false;         // and a bias
 };
 
 using Change = std::function<void(AttentionRecipe*)>;

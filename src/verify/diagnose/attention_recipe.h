@@ -28,12 +28,13 @@ struct ProjectChoice {
 
 enum class NormPlace : uint8_t { kNone, kBeforeRotation, kAfterRotation };
 
-// RMS norm of queries and keys, each token's over its head.
+// Norm of queries and keys, each token's over its head.
 struct HeadNormChoice {
   NormPlace place = NormPlace::kNone;
   bool q = true, k = true;
+  bool layer = false;      // LayerNorm; else RMS norm
   bool all_heads = false;  // one mean over all heads of a token
-  bool gain = true;
+  bool gain = true, bias = true;
   double gain_offset = 0;
   double eps = 1e-6;
   bool operator==(const HeadNormChoice&) const = default;

@@ -455,9 +455,10 @@ void AttentionReplay::NormaliseHeads(const AttentionRecipe& recipe, const HeadGa
   const auto [B, T, P] = SizesOf(recipe);
   const int64_t rows = B * T, heads = static_cast<int64_t>(x->size()) / (rows * D_);
   const int64_t width = choice.all_heads ? heads * D_ : D_;
-  const NormChoice norm{.rms = true, .eps = choice.eps, .gain_offset = choice.gain_offset};
+  const NormChoice norm{.rms = !choice.layer, .eps = choice.eps};
   // A faulty source may bring another number of heads.
   const bool gains = choice.gain && !gain.values.empty();
+  const bool biases = choice.bias && !gain.bias.empty();
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t b = r / T, t = r % T;
     const auto at = [&](int64_t c) -> double& {
@@ -467,7 +468,8 @@ void AttentionReplay::NormaliseHeads(const AttentionRecipe& recipe, const HeadGa
       const Moments moments = MomentsOf(norm, width, [&](int64_t c) { return at(first + c); });
       for (int64_t c = first; c < first + width; ++c) {
         const double factor = gains ? gain.values[c % gain.values.size()] + choice.gain_offset : 1;
-        at(c) *= moments.rstd * factor;
+        const double shift = biases ? gain.bias[c % gain.bias.size()] : 0;
+        at(c) = (at(c) - moments.mean) * moments.rstd * factor + shift;
       }
     }
   }

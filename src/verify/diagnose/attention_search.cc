@@ -79,6 +79,7 @@ class Conventions {
       right.norm.all_heads = context_.q_norm.all_heads || context_.k_norm.all_heads;
     }
     if (context_.qk_norm) right.norm.place = *context_.qk_norm;
+    right.norm.layer = context_.qk_layernorm.value_or(false);
     if (context_.norm_eps) right.norm.eps = *context_.norm_eps;
     if (Fused()) {
       const bool blocks = settings_.qkv_layout == QkvLayout::kBlocks;
@@ -132,9 +133,9 @@ class Conventions {
   }
 
   void TryOrigins() {
-    // A gain behind the rotation does not turn with it.
-    const bool visible =
-        case_.P > 0 || Given(Stage::kQRot) || Given(Stage::kKRot) || context_.HasGains();
+    // A gain or a mean behind the rotation does not turn with it.
+    const bool visible = case_.P > 0 || Given(Stage::kQRot) || Given(Stage::kKRot) ||
+                         context_.HasGains() || context_.qk_layernorm == true;
     if (!visible || !context_.position_ids.empty()) return;
     if (context_.Padded()) {
       TryBase(PositionBase::kTokens, "from the first token", "from the first row");
@@ -200,6 +201,14 @@ class Conventions {
         if (!Turns(*c)) return false;
         c->right.norm.place = NormPlace::kAfterRotation;
         c->texts["qk_norm"] = "after_rope";
+        return true;
+      });
+    }
+    if (!context_.qk_layernorm) {
+      Say("qk_layernorm", "false");
+      Add([](AttentionConvention* c) {
+        c->right.norm.layer = true;
+        c->texts["qk_layernorm"] = "true";
         return true;
       });
     }
@@ -331,7 +340,9 @@ class Conventions {
     facts.alibi = right.score.alibi;
     facts.norm = right.norm;
     facts.norm_stated = context_.qk_norm.has_value();
+    facts.norm_kind_stated = context_.qk_layernorm.has_value();
     facts.gains = context_.HasGains();
+    facts.norm_bias = context_.HasNormBias();
     facts.half = dump_.coarsest == DType::kF16;
     facts.biases = Biases();
     facts.square = Square();
@@ -716,20 +727,49 @@ bool AttentionSearch::NameDropout(AttentionDropout* dropout) const {
   return true;
 }
 
-// Those of `bases` that dropout turns into theirs: that solve most rows and make the others
-// likeliest. A right formula stays unless it does clearly worse.
-bool AttentionSearch::FindDropout(const std::vector<AttentionHypothesis>& bases, double floor) {
-  // Logarithms of how many times likelier.
-  constexpr double kAlike = 6, kClearly = 20;
+// Those of `bases` that dropout turns into theirs.
+std::vector<AttentionDropout> AttentionSearch::Solved(const std::vector<AttentionHypothesis>& bases,
+                                                      double floor, DropoutEffort effort) {
   std::vector<AttentionDropout> found;
   for (const AttentionHypothesis& base : bases) {
     if (!WithinBudget()) break;
     if (!ReproducesTo(Stage::kPattern, base.recipe, floor)) continue;
-    std::optional<SolvedDropout> solved = SolveDropout(dump_, base.recipe, floor, &replay_);
+    std::optional<SolvedDropout> solved = SolveDropout(dump_, base.recipe, floor, &replay_, effort);
     if (!solved || !solved->plausible) continue;
     AttentionDropout dropout{base, std::move(*solved), {}};
-    if (!NameDropout(&dropout)) continue;
-    found.push_back(std::move(dropout));
+    if (NameDropout(&dropout)) found.push_back(std::move(dropout));
+  }
+  return found;
+}
+
+// The right formulas and a few others of `bases`: a search by digits takes its time.
+std::vector<AttentionHypothesis> AttentionSearch::LikeliestForDropout(
+    const std::vector<AttentionHypothesis>& bases, double floor) {
+  constexpr size_t kMost = 6;
+  std::vector<std::pair<double, size_t>> order;
+  for (size_t i = 0; i < bases.size(); ++i) {
+    const auto likelihood = DropoutLikelihood(dump_, bases[i].recipe, floor, &replay_);
+    if (!likelihood) continue;
+    // Many faults change little, and are as likely as none.
+    const bool right = bases[i].faults.empty();
+    order.emplace_back(right ? -kInfinity : -*likelihood, i);
+  }
+  std::ranges::sort(order);
+  std::vector<AttentionHypothesis> likeliest;
+  for (size_t i = 0; i < std::min(kMost, order.size()); ++i) {
+    likeliest.push_back(bases[order[i].second]);
+  }
+  return likeliest;
+}
+
+// Those of `bases` that solve most rows and make the others
+// likeliest. A right formula stays unless it does clearly worse.
+bool AttentionSearch::FindDropout(const std::vector<AttentionHypothesis>& bases, double floor) {
+  // Logarithms of how many times likelier.
+  constexpr double kAlike = 6, kClearly = 20;
+  std::vector<AttentionDropout> found = Solved(bases, floor, DropoutEffort::kFewWeights);
+  if (found.empty()) {
+    found = Solved(LikeliestForDropout(bases, floor), floor, DropoutEffort::kManyWeights);
   }
   std::pair<int64_t, double> best = {0, -kInfinity};
   for (const AttentionDropout& dropout : found) {
@@ -780,9 +820,9 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
     if (!WithinBudget()) break;
   }
   // The right formula within the noise of computing needs no combination of faults, and numbers of
-  // which none is finite prove none.
-  const bool comparable = std::ranges::any_of(dump_.theirs.back().values,
-                                              [](double value) { return std::isfinite(value); });
+  // which none is finite, or all are 0, prove none.
+  const bool comparable = std::ranges::any_of(
+      dump_.theirs.back().values, [](double value) { return std::isfinite(value) && value != 0; });
   if (right_fits || !comparable) return tried;
   rights.resize(std::min<size_t>(rights.size(), 2));
   const double floor = FloorOf(rights[0].recipe).arithmetic;

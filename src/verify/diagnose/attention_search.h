@@ -75,6 +75,10 @@ class AttentionSearch {
   bool WithinBudget() const;
   bool ReproducesTo(Stage stage, const AttentionRecipe& recipe, double floor);
   bool NameDropout(AttentionDropout* dropout) const;
+  std::vector<AttentionDropout> Solved(const std::vector<AttentionHypothesis>& bases, double floor,
+                                       DropoutEffort effort);
+  std::vector<AttentionHypothesis> LikeliestForDropout(
+      const std::vector<AttentionHypothesis>& bases, double floor);
   bool FindDropout(const std::vector<AttentionHypothesis>& bases, double floor);
   std::vector<AttentionHypothesis> Singles(size_t convention);
   std::vector<AttentionHypothesis> Fitted(const AttentionHypothesis& base);

@@ -41,18 +41,9 @@ class Comparison {
 
   // theirs = c · ours.
   void Scaling() {
-    double cross = 0, size = 0;
-    for (size_t i = 0; i < ours_.size(); ++i) {
-      cross += theirs_[i] * ours_[i];
-      size += ours_[i] * ours_[i];
-    }
-    if (size == 0) return;
-    const double factor = cross / size;
-    Numbers scaled = ours_;
-    for (double& value : scaled) value *= factor;
-    if (factor != 0 && Agree(theirs_, scaled)) {
+    if (const auto factor = FactorBetween(theirs_, ours_, floor_)) {
       Say("theirs is the right result times {:.4g}: everything before the last scaling is right",
-          factor);
+          *factor);
     }
   }
 

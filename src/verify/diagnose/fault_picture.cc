@@ -108,6 +108,7 @@ std::vector<Example> Examples() {
   examples.emplace_back(no_rope, 0, context);
   context = {};
   context.qk_norm = NormPlace::kBeforeRotation;
+  context.qk_layernorm = false;
   for (HeadGain* gain : {&context.q_norm, &context.k_norm}) {
     for (int i = 0; i < (gain == &context.q_norm ? 32 : 16); ++i) {
       gain->values.push_back(0.4 + 0.3 * (i % 8));

@@ -59,6 +59,29 @@ constexpr CheckText kChunked = {"chunked", "a prompt, then chunks of several pos
 constexpr CheckText kEqualChunks = {"equal chunks", "two chunks of the same length",
                                     "tables that are kept by length alone",
                                     "the key of the table of angles"};
+// What a program may know besides: its mode, what that is, and how it is told apart.
+struct ContextCheck {
+  CheckText text;
+  const char* mode;
+  const char* thing;
+};
+constexpr ContextCheck kContextChecks[] = {
+    {{"padding", "rows that begin with padding", "padding that is seen, or another row's",
+      "how attention_mask meets the causal mask"},
+     "padded",
+     "padding"},
+    {{"alibi", "scores with slopes", "slopes that are missing, of another sign or series",
+      "the slopes, and where they are added"},
+     "alibi",
+     "ALiBi"},
+    {{"norms of q, k", "an RMS norm of every head's q and k",
+      "norms that are missing, over another axis, without gain", "q_norm and k_norm"},
+     "qk_norm",
+     "norms of q and k"},
+    {{"layer norms", "the same with mean and bias", "means that stay, biases that are missing",
+      "q_norm and k_norm"},
+     "qk_layernorm",
+     "layer norms of q and k"}};
 constexpr CheckText kTrain = {"train", "train mode without dropout", "a mask lost on one path",
                               "what train mode does besides dropout"};
 constexpr CheckText kDropoutCheck = {"dropout", "one input many times in train mode",
@@ -108,7 +131,7 @@ class Session {
     WeakenOneRow(&attention);
     HEED_ASSIGN(const LiveAnswer answer, Ask({first, attention}));
     modes_ = answer.modes;
-    const AttentionDump dump = DumpOf(attention, answer.theirs);
+    const AttentionDump dump = DumpOf(first, attention, answer.theirs);
     report_.diagnosis = DiagnoseAttention(dump);
     for (const TheirTensor& tensor : answer.theirs) {
       const bool scores = tensor.stage == Stage::kScores;
@@ -176,6 +199,7 @@ class Session {
     const bool trains = question.probe.mode == "train";
     return {.mode = question.probe.mode,
             .attention = question.attention,
+            .context = MakeContext(question.probe),
             .chunks = question.probe.chunks,
             .dropout = trains ? question.dropout : dropout_,
             .want = want,
@@ -212,13 +236,16 @@ class Session {
       if (name == "rope_first_position") s.rope_first_position = text == "1";
     }
     stated_.insert({"position", "rope_pairing", "rope_first_position", "qkv_layout"});
+    found_ = diagnosis.conventions;
   }
 
   // ---------------------------------------------------------------- numbers
 
-  AttentionDump DumpOf(AttentionCase attention, std::vector<TheirTensor> theirs) const {
+  AttentionDump DumpOf(AttentionCase attention, AttentionContext context,
+                       std::vector<TheirTensor> theirs) const {
     AttentionDump dump;
     dump.attention = std::move(attention);
+    dump.context = std::move(context);
     dump.theirs = std::move(theirs);
     dump.stated = stated_;
     dump.linear_stated = true;
@@ -228,14 +255,32 @@ class Session {
     return dump;
   }
 
-  // y of the right formula, [B, T, C].
-  Numbers RightY(const AttentionCase& attention) const {
+  // The right formula under the conventions that were found.
+  const AttentionRecipe& RightOf(const AttentionSearch& search) const {
+    const auto fits = [this](const AttentionConvention& convention) {
+      return std::ranges::all_of(convention.texts, [this](const auto& decided) {
+        const auto found = found_.find(decided.first);
+        return found == found_.end() || found->second == decided.second;
+      });
+    };
+    const auto found = std::ranges::find_if(search.conventions(), fits);
+    return (found == search.conventions().end() ? search.conventions().begin() : found)->right;
+  }
+
+  // Of the right formula.
+  Numbers RightTensor(const Probe& probe, const AttentionCase& attention, Stage stage) const {
     AttentionDump dump;
     dump.attention = attention;
+    dump.context = MakeContext(probe);
     dump.stated = stated_;
     dump.linear_stated = true;
     AttentionSearch search(dump);
-    return *search.replay().Tensor(search.conventions()[0].right, Stage::kY);
+    return *search.replay().Tensor(RightOf(search), stage);
+  }
+
+  // y [B, T, C].
+  Numbers RightY(const Probe& probe, const AttentionCase& attention) const {
+    return RightTensor(probe, attention, Stage::kY);
   }
 
   // Positions [first, first + count) of a tensor [outer, T, width].
@@ -254,10 +299,10 @@ class Session {
   // the right formula fills.
   AttentionDump DumpOf(const Probe& probe, const AttentionCase& attention,
                        const std::vector<TheirTensor>& theirs) const {
-    if (probe.chunks.empty()) return DumpOf(attention, theirs);
+    if (probe.chunks.empty()) return DumpOf(attention, MakeContext(probe), theirs);
     const TheirTensor& y = theirs.back();
     const int64_t T = attention.T, C = attention.proj.out, D = attention.settings.head_dim;
-    const Numbers right = RightY(attention);
+    const Numbers right = RightY(probe, attention);
     int64_t first = 0, count = probe.chunks[0];
     for (size_t chunk = 1; chunk < probe.chunks.size(); ++chunk) {
       first += count;
@@ -266,21 +311,16 @@ class Session {
       if (Residual(Slice(y.values, T, C, first, count), Slice(right, T, C, first, count)) > bound_)
         break;
     }
-    AttentionDump whole;
-    whole.attention = attention;
-    whole.stated = stated_;
-    AttentionSearch search(whole);
-    const AttentionRecipe recipe = search.conventions()[0].right;
     AttentionCase part = attention;
     part.P = first;
     part.T = count;
     part.x = Slice(attention.x, T, attention.qkv.in, first, count);
-    part.past_k = Slice(*search.replay().Tensor(recipe, Stage::kKRot), T, D, 0, first);
-    part.past_v = Slice(*search.replay().Tensor(recipe, Stage::kV), T, D, 0, first);
+    part.past_k = Slice(RightTensor(probe, attention, Stage::kKRot), T, D, 0, first);
+    part.past_v = Slice(RightTensor(probe, attention, Stage::kV), T, D, 0, first);
     TheirTensor rows = y;
     rows.shape = {attention.B, count, C};
     rows.values = Slice(y.values, T, C, first, count);
-    return DumpOf(std::move(part), {std::move(rows)});
+    return DumpOf(std::move(part), MakeContext(probe), {std::move(rows)});
   }
 
   // ---------------------------------------------------------------- checks
@@ -432,6 +472,9 @@ class Session {
     for (const auto& [text, probe] : Caches()) {
       if (modes_.contains("cached") && !probe.chunks.empty()) questions.push_back(Plain(probe));
     }
+    for (const ContextCheck& check : kContextChecks) {
+      if (WhyNot(check).empty()) questions.push_back(Plain(InContext(check)));
+    }
     if (!modes_.contains("train")) return questions;
     if (HasPlainTraining()) questions.push_back(Plain(Trained()));
     if (dropout_ > 0) questions.push_back(Drawn());
@@ -450,9 +493,36 @@ class Session {
         HEED_TRY(CheckChunks(*text, probe));
       }
     }
+    for (const ContextCheck& check : kContextChecks) {
+      const std::string why = WhyNot(check);
+      if (why.empty()) {
+        HEED_TRY(CheckAgainstFormula(check.text, InContext(check)));
+      } else {
+        Skip(check.text, why);
+      }
+    }
     if (modes_.contains("train")) return CheckTraining();
     Skip(kTrain, NotTold("train", "a train mode"));
     return {};
+  }
+
+  Probe InContext(const ContextCheck& check) const {
+    Probe probe = ProbeOf(kBatch, kPositions, 6);
+    probe.mode = check.mode;
+    return probe;
+  }
+
+  // Why a program is not asked for this; empty when it is.
+  std::string WhyNot(const ContextCheck& check) const {
+    const std::string mode = check.mode;
+    const AttentionContext& told = shape_.told;
+    if (mode == "alibi" && told.alibi) return "every question has them";
+    if (mode.starts_with("qk_") && told.qk_norm) return "every question states qk_norm";
+    if (!modes_.contains(mode)) return NotTold(check.mode, check.thing);
+    if (mode == "alibi" && shape_.settings.position == Position::kRope) {
+      return "slopes do not go with position rope";
+    }
+    return "";
   }
 
   static std::string NotTold(const char* mode, const char* thing) {
@@ -469,7 +539,7 @@ class Session {
     const AttentionDump dump = DumpOf(probe, attention, answer->theirs);
     const bool looks = IsRightSoFar();
     const Diagnosis found = looks ? DiagnoseAttention(dump) : Diagnosis();
-    const double residual = Residual(answer->theirs.back().values, RightY(attention));
+    const double residual = Residual(answer->theirs.back().values, RightY(probe, attention));
     const bool right = looks && found.verdict == DiagnosisVerdict::kCorrect;
     const double bound = looks ? found.noise_floor : bound_;
     Say(text, right ? std::min(residual, bound) : residual, bound);
@@ -548,7 +618,7 @@ class Session {
   }
 
   void JudgeDropout(const AttentionCase& twins, const Numbers& y) {
-    const Numbers right = RightY(Twins(twins, 1));
+    const Numbers right = RightY(Trained(), Twins(twins, 1));
     const Ratio ratio = RatioOf(y, right, kDraws);
     const double p = dropout_;
     const auto is = [&](double expected) {
@@ -585,7 +655,8 @@ class Session {
     report_.diagnosis.verdict = DiagnosisVerdict::kUnexplained;
     report_.diagnosis.explanations.clear();
     if (!answer) return {};
-    const Ratio ratio = RatioOf(answer->theirs.back().values, RightY(Twins(attention, 1)), kDraws);
+    const Numbers right = RightY(ProbeOf(1, attention.T), Twins(attention, 1));
+    const Ratio ratio = RatioOf(answer->theirs.back().values, right, kDraws);
     const std::string note = fmt::format("mean of {} results: {:.3f} +- {:.3f} times the right one",
                                          kDraws, ratio.mean, ratio.error);
     report_.diagnosis.seen.push_back(note);
@@ -779,7 +850,7 @@ class Session {
   bool Shows(const Probe& probe) const {
     const AttentionDump dump = Unanswered(probe);
     AttentionSearch search(dump);
-    const Numbers right = *search.replay().Tensor(search.conventions()[0].right, Stage::kY);
+    const Numbers right = *search.replay().Tensor(RightOf(search), Stage::kY);
     for (const Explanation& e : report_.diagnosis.explanations) {
       const std::vector<Numbers> predicted = Predicted(&search, e.faults);
       if (predicted.empty()) return true;
@@ -812,7 +883,7 @@ class Session {
         return tl::make_unexpected(answer.error());
       }
       if (!answer) continue;
-      const Numbers right = RightY(question.attention);
+      const Numbers right = RightY(question.probe, question.attention);
       const double residual = Residual(answer->theirs.back().values, right);
       if (residual <= 10 * bound_) continue;
       Keep(question.probe, question.attention, answer->theirs.back().values, right);
@@ -850,7 +921,7 @@ class Session {
     const AttentionCase attention = MakeCase(probe);
     const Result<LiveAnswer> answer = Ask({probe, attention});
     if (!answer) return;
-    const Numbers &theirs = answer->theirs.back().values, right = RightY(attention);
+    const Numbers &theirs = answer->theirs.back().values, right = RightY(probe, attention);
     if (Residual(theirs, right) > 10 * bound_) Keep(probe, attention, theirs, right);
   }
 
@@ -860,7 +931,8 @@ class Session {
   double dropout_;
   std::set<std::string> told_, stated_;
   std::set<std::string> modes_;
-  Numbers reference_;  // their y of the first question
+  std::map<std::string, std::string> found_;  // conventions of the first answer
+  Numbers reference_;                         // their y of the first question
   double bound_ = 0;
   bool random_ = false;
   LiveReport report_;
@@ -883,6 +955,7 @@ Result<LiveReport> DiagnoseLive(const LiveRequest& request) {
   HEED_ASSIGN(const AttentionSettings settings, ParseAttentionSettings({}, request.given, "--run"));
   HEED_ASSIGN(ProbeShape shape, ChooseShape(settings, s.n_embd, kBatch, kPositions));
   shape.bias = s.bias;
+  HEED_ASSIGN(shape.told, ParseContextSettings(request.given, "--run", shape.settings));
   shape.fused = request.given.contains("qkv_layout");
   HEED_ASSIGN(LiveProgram program, LiveProgram::Create({s.run, s.timeout, request.stop}));
   std::set<std::string> stated;

@@ -12,7 +12,7 @@ namespace heed {
 namespace {
 
 constexpr uint64_t kGamma = 0x9E3779B97F4A7C15;
-// Seeds of one probe's tensors: x, four weights, four biases.
+// Seeds of one probe's tensors: x, four weights, four biases, two gains and biases of norms.
 constexpr uint64_t kStreams = 16;
 
 std::vector<double> Uniform(uint64_t seed, int64_t count, double gain) {
@@ -33,7 +33,7 @@ double PowerOfTwo(double value) { return std::exp2(std::round(std::log2(value)))
 // Uniform numbers have a variance of 1/3: queries and keys get one of about 2, y of about 1.
 double InGain(int64_t C) { return PowerOfTwo(std::sqrt(18.0 / static_cast<double>(C))); }
 double OutGain(int64_t width) { return PowerOfTwo(std::sqrt(6.0 / static_cast<double>(width))); }
-constexpr double kBiasGain = 0.5;
+constexpr double kBiasGain = 0.5, kNormGain = 0.5;
 
 struct Sizes {
   int64_t q, kv, C;  // rows of the projections, width of the model
@@ -137,6 +137,79 @@ AttentionCase MakeCase(const Probe& probe) {
   return a;
 }
 
+AttentionContext MakeContext(const Probe& probe) {
+  AttentionContext context = probe.shape.told;
+  const AttentionSettings& s = probe.shape.settings;
+  if (probe.mode == "alibi") context.alibi = true;
+  if (probe.mode == "qk_norm" || probe.mode == "qk_layernorm") {
+    context.qk_norm = NormPlace::kBeforeRotation;
+    context.qk_layernorm = probe.mode == "qk_layernorm";
+  }
+  if (probe.mode == "padded") {
+    for (int64_t at = 0; at < probe.B * probe.T; ++at) {
+      const int64_t pads = std::min(probe.B - at / probe.T, probe.T - 1);
+      context.attention_mask.push_back(at % probe.T >= pads);
+    }
+  }
+  if (!context.HasNorm()) return context;
+  context.qk_layernorm = context.qk_layernorm.value_or(false);
+  context.norm_eps = context.norm_eps.value_or(1e-6);
+  // One head's numbers, the same for all.
+  const auto heads = [&](uint64_t stream, int64_t count, double middle) {
+    std::vector<double> values;
+    for (int64_t h = 0; h < count; ++h) {
+      for (const double value : Uniform(probe.seed * kStreams + stream, s.head_dim, kNormGain)) {
+        values.push_back(middle + value);
+      }
+    }
+    return values;
+  };
+  context.q_norm = {.name = "q_norm", .values = heads(9, s.n_head, 1)};
+  context.k_norm = {.name = "k_norm", .values = heads(10, s.n_kv_head, 1)};
+  if (*context.qk_layernorm) {
+    context.q_norm.bias = heads(11, s.n_head, 0);
+    context.k_norm.bias = heads(12, s.n_kv_head, 0);
+  }
+  return context;
+}
+
+namespace {
+
+// Lines of numpy that make what MakeContext adds.
+std::string ContextCode(const Probe& probe) {
+  const AttentionContext context = MakeContext(probe);
+  const uint64_t first = probe.seed * kStreams;
+  const int64_t D = probe.shape.settings.head_dim;
+  std::string code;
+  if (context.alibi) code += "# scores have ALiBi's slopes\n";
+  if (context.HasNorm()) {
+    const bool layer = *context.qk_layernorm;
+    const bool before = context.qk_norm == NormPlace::kBeforeRotation;
+    code += fmt::format("# {} norm of q and k {} the rotation, eps {}\n", layer ? "layer" : "RMS",
+                        before ? "before" : "behind", *context.norm_eps);
+    for (const uint64_t i : {0, 1}) {
+      code +=
+          fmt::format("gain_{} = 1 + {} * numbers({}, {})\n", "qk"[i], kNormGain, first + 9 + i, D);
+    }
+    for (uint64_t i = 0; i < 2 && layer; ++i) {
+      code +=
+          fmt::format("shift_{} = {} * numbers({}, {})\n", "qk"[i], kNormGain, first + 11 + i, D);
+    }
+  }
+  if (context.Padded()) {
+    std::vector<std::string> rows;
+    for (int64_t b = 0; b < probe.B; ++b) {
+      const auto row = context.attention_mask.begin() + b * probe.T;
+      rows.push_back(
+          fmt::format("[{}]", fmt::join(std::vector<int64_t>(row, row + probe.T), ", ")));
+    }
+    code += fmt::format("attention_mask = np.array([{}])\n", fmt::join(rows, ", "));
+  }
+  return code;
+}
+
+}  // namespace
+
 std::string ProbeCode(const Probe& probe, const std::vector<double>& y, int64_t b, int64_t t) {
   const Sizes sizes(probe.shape);
   const uint64_t first = probe.seed * kStreams;
@@ -168,6 +241,7 @@ std::string ProbeCode(const Probe& probe, const std::vector<double>& y, int64_t 
                         rows[p]);
   }
   if (!probe.shape.bias) code += "# biases, where the module has any, are 0\n";
+  code += ContextCode(probe);
   const int64_t width = std::min<int64_t>(sizes.C, 4);
   std::vector<std::string> expected;
   for (int64_t c = 0; c < width; ++c) {

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "inspect/attention_trace.h"
+#include "verify/diagnose/attention_context.h"
 
 namespace heed {
 
@@ -15,8 +16,9 @@ namespace heed {
 struct ProbeShape {
   AttentionSettings settings;  // every size is set
   int64_t n_embd = 0;
-  bool bias = false;   // every projection has one
-  bool fused = false;  // q, k and v lie in one c_attn.weight [(H + 2 Hkv)·D, C]
+  bool bias = false;      // every projection has one
+  bool fused = false;     // q, k and v lie in one c_attn.weight [(H + 2 Hkv)·D, C]
+  AttentionContext told;  // settings alone, those that hold for every question
 };
 
 // One question's input. Weights depend on the shape and the seed alone.
@@ -37,6 +39,11 @@ Result<ProbeShape> ChooseShape(AttentionSettings given, int64_t n_embd, int64_t 
 // splittable pseudorandom number generators", 2014), times powers of two that spread the scores by
 // about 2.
 AttentionCase MakeCase(const Probe& probe);
+
+// What the layer is told besides: of the shape, and by the mode. `padded`: rows begin with padding,
+// the first with one more than the next. `alibi`: slopes. `qk_norm` and `qk_layernorm`: norms of q
+// and k before the rotation, each with a gain, a LayerNorm with a bias.
+AttentionContext MakeContext(const Probe& probe);
 
 // The same in numpy, ending in a line that compares y's row [b, t] with `expected`.
 std::string ProbeCode(const Probe& probe, const std::vector<double>& y, int64_t b, int64_t t);

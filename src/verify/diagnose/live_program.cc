@@ -50,17 +50,31 @@ class TensorList {
   std::vector<TensorToWrite> list_;
 };
 
+std::vector<double> OneHead(const std::vector<double>& values, int64_t D) {
+  return {values.begin(), values.begin() + D};
+}
+
 SettingTexts MetadataOf(const LiveQuestion& question) {
   const AttentionCase& a = question.attention;
   SettingTexts all = TextsOf(a.settings), told;
   for (const char* size : {"n_head", "n_kv_head", "head_dim"}) told[size] = all[size];
-  for (const std::string& name : question.settings) told[name] = all[name];
+  for (const std::string& name : question.settings) {
+    if (all.contains(name)) told[name] = all[name];
+  }
   told["n_embd"] = std::to_string(a.proj.out);
   told["batch_size"] = std::to_string(a.B);
   told["block_size"] = std::to_string(a.T);
   told["mode"] = question.mode;
   told["dropout"] = fmt::format("{}", question.dropout);
   told["bias"] = a.qkv.parts[0].bias.empty() ? "false" : "true";
+  const AttentionContext& context = question.context;
+  if (context.alibi) told["alibi"] = "true";
+  if (context.HasNorm()) {
+    const bool before = context.qk_norm == NormPlace::kBeforeRotation;
+    told["qk_norm"] = before ? "before_rope" : "after_rope";
+    told["qk_layernorm"] = context.qk_layernorm == true ? "true" : "false";
+    told["norm_eps"] = fmt::format("{}", *context.norm_eps);
+  }
   if (!question.chunks.empty()) told["chunks"] = fmt::format("{}", fmt::join(question.chunks, ","));
   if (!question.want.empty()) told["want"] = question.want;
   return told;
@@ -148,6 +162,17 @@ Status LiveProgram::Write(const LiveQuestion& question, size_t number) const {
               question.attention.x);
   tensors.Add(question.attention.qkv);
   tensors.Add(question.attention.proj);
+  const AttentionContext& context = question.context;
+  const int64_t D = question.attention.settings.head_dim;
+  for (const HeadGain* norm : {&context.q_norm, &context.k_norm}) {
+    if (!norm->values.empty()) tensors.Add(norm->name + ".weight", {D}, OneHead(norm->values, D));
+    if (!norm->bias.empty()) tensors.Add(norm->name + ".bias", {D}, OneHead(norm->bias, D));
+  }
+  if (context.Padded()) {
+    const std::vector<int64_t>& mask = context.attention_mask;
+    tensors.Add("attention_mask", {question.attention.B, question.attention.T},
+                {mask.begin(), mask.end()});
+  }
   return WriteSafetensors(PathOf("question", number), tensors.list(), MetadataOf(question),
                           /*overwrite=*/true);
 }
@@ -219,6 +244,9 @@ Result<LiveAnswer> LiveProgram::Read(const LiveQuestion& question, size_t number
   Result<std::vector<TheirTensor>> theirs =
       ReadAttentionResults(*file, "the answer", question.attention);
   if (!theirs) return Failure(mode, "wrong_output", theirs.error().Message());
+  for (TheirTensor& tensor : *theirs) {
+    BlankPadding(question.attention, question.context, tensor.stage, &tensor.values);
+  }
   if (theirs->back().name != "y") {
     return Failure(mode, "wrong_output", "no tensor \"y\"", "y is [B, T, n_embd]");
   }

@@ -23,8 +23,9 @@ struct LiveCommand {
 };
 
 struct LiveQuestion {
-  std::string mode = "eval";       // or train, cached
+  std::string mode = "eval";       // or train, cached, padded, alibi, qk_norm, qk_layernorm
   AttentionCase attention;         // x and weights, without a cache
+  AttentionContext context;        // as MakeContext has it
   std::vector<int64_t> chunks;     // of the positions, for `cached`; their sum is T
   double dropout = 0;              // for `train`
   std::string want;                // an intermediate that would help; may be empty

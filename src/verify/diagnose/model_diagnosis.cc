@@ -629,12 +629,17 @@ std::vector<Reading<ModelRecipe>> Readings(const ModelCase& c) {
 
 // How far their logits [rows, V] lie from every product of the hidden states [rows, C] with some
 // head: by Gram-Schmidt, what is left of each column of the logits behind the columns of the
-// states. Infinite where there are too few rows for this to say anything.
-double ResidualOfAnyHead(std::vector<double> hidden, std::vector<double> logits, int64_t rows) {
+// states. Infinite where there are too few rows for this to say anything: of any numbers at all,
+// C of them fit as many rows, and sqrt(1 - C / rows) is left of more.
+double ResidualOfAnyHead(std::vector<double> hidden, std::vector<double> logits, int64_t rows,
+                         double floor) {
   const auto C = static_cast<int64_t>(hidden.size()) / rows;
   const auto V = static_cast<int64_t>(logits.size()) / rows;
   constexpr int64_t kSpareRows = 4;
-  if (rows < C + kSpareRows) return std::numeric_limits<double>::infinity();
+  const double of_anything = std::sqrt(1 - static_cast<double>(C) / static_cast<double>(rows));
+  if (rows < C + kSpareRows || !(of_anything > 20 * floor)) {
+    return std::numeric_limits<double>::infinity();
+  }
   double before = 0, after = 0;
   for (const double z : logits) before += z * z;
   // Takes the part along hidden's column c out of column j of m [rows, n].
@@ -662,7 +667,15 @@ void TryAnyHead(Gpt* model, const ModelCase& c, const NoiseFloor& floor, Diagnos
   input.taps = {"ln_f"};
   const Outputs right = ModelReplay(model, std::move(input)).Run(c.right);
   const std::vector<double>& logits = c.theirs[c.input.taps.size()].values;
-  const double residual = ResidualOfAnyHead(right[0], logits, c.input.B * c.input.T);
+  if (const auto factor = FactorBetween(logits, right[1], floor.arithmetic)) {
+    diagnosis->seen.push_back(
+        fmt::format("logits are the right ones times {:.6g}: a factor that logit_scale does not "
+                    "state",
+                    *factor));
+    return;
+  }
+  const double residual =
+      ResidualOfAnyHead(right[0], logits, c.input.B * c.input.T, floor.arithmetic);
   if (!(residual <= floor.arithmetic)) return;
   diagnosis->verdict = DiagnosisVerdict::kFault;
   diagnosis->explanations = {{{"head_untied"}, residual, "a head that the folder does not have"}};

@@ -19,9 +19,9 @@ namespace heed {
 // Settings: learning_rate (needed), beta1 (0.9), beta2, eps (1e-8), weight_decay on tensors of two
 // and more dimensions, step (the number of this update, from 1), grad_clip (0: none) and grad_norm
 // (of the gradients in the file when not stated). With min_lr, warmup_iters and
-// lr_decay_iters, learning_rate is the peak of the schedule of `heed train`, in which `step` stands.
-// beta2 and weight_decay are tried when not stated.
-// Errors (kFormat, kRequest) name the tensor or setting.
+// lr_decay_iters, learning_rate is the peak of the schedule of `heed train`, in which `step`
+// stands. beta2 and weight_decay are tried when not stated. Errors (kFormat, kRequest) name the
+// tensor or setting.
 Result<Diagnosis> DiagnoseOptimizer(const TensorFile& dump, const std::string& where,
                                     const SettingTexts& given);
 std::span<const FaultKind> OptimizerFaults();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace heed {
 namespace {
@@ -45,6 +46,19 @@ double Residual(std::span<const double> theirs, std::span<const double> ours) {
   }
   if (difference == 0) return 0;
   return size == 0 ? kInfinity : std::sqrt(difference / size);
+}
+
+std::optional<double> FactorBetween(std::span<const double> theirs, std::span<const double> ours,
+                                    double floor) {
+  if (theirs.size() != ours.size()) return std::nullopt;
+  const double cross = std::inner_product(ours.begin(), ours.end(), theirs.begin(), 0.0);
+  const double size = std::inner_product(ours.begin(), ours.end(), ours.begin(), 0.0);
+  const double factor = cross / size;
+  if (factor == 0 || !std::isfinite(factor)) return std::nullopt;
+  std::vector<double> scaled(ours.begin(), ours.end());
+  for (double& value : scaled) value *= factor;
+  if (!(Residual(theirs, scaled) <= floor)) return std::nullopt;
+  return factor;
 }
 
 bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor) {

@@ -22,6 +22,10 @@ double Residual(std::span<const double> theirs, std::span<const double> ours);
 // Of those that are finite; 0 for none.
 double RootMeanSquare(std::span<const double> values);
 
+// What `ours` must be multiplied by to become theirs to `floor`; nothing where no factor does.
+std::optional<double> FactorBetween(std::span<const double> theirs, std::span<const double> ours,
+                                    double floor);
+
 // Whether `residual` is as good as `best`: no more than chance apart for numbers of this storage.
 bool WithinNoiseOf(double best, double residual, const NoiseFloor& floor);
 
