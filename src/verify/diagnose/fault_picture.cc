@@ -33,7 +33,11 @@ struct Example {
                    AttentionContext context = {}) {
     AttentionSettings settings{
         .n_head = 4, .n_kv_head = 2, .head_dim = 8, .position = Position::kRope, .rotary_dim = 8};
-    Probe probe{.shape = {settings, 20, true, false}, .B = 2, .T = past + kT};
+    Probe probe;
+    probe.shape.settings = settings;
+    probe.shape.n_embd = 20;
+    probe.shape.bias = true;
+    probe.T = past + kT;
     change(&probe);
     dump.attention = MakeCase(probe);
     dump.stated = {"position", "rope_pairing", "rope_first_position", "qkv_layout"};
