@@ -37,14 +37,13 @@ void Yarn(int64_t rotary_dim, double theta, const RopeScaling& s,
   }
 }
 
-// Of cos and sin.
-double Magnitude(const RopeScaling& s) {
+}  // namespace
+
+double RopeMagnitude(const RopeScaling& s) {
   if (s.rope_type != RopeStretch::kYarn) return 1;
   if (s.attention_factor > 0) return s.attention_factor;
   return s.factor <= 1 ? 1 : 0.1 * std::log(s.factor) + 1;
 }
-
-}  // namespace
 
 std::span<const EnumName<RopeStretch>> EnumNames(RopeStretch) {
   static constexpr EnumName<RopeStretch> kNames[] = {{RopeStretch::kNone, "default"},
@@ -70,7 +69,7 @@ RopeTable::RopeTable(int64_t positions, int64_t rotary_dim, double theta, int64_
                      const RopeScaling& scaling)
     : half(rotary_dim / 2), cos(positions * half), sin(positions * half) {
   const std::vector<double> frequencies = RopeFrequencies(rotary_dim, theta, scaling);
-  const double magnitude = Magnitude(scaling);
+  const double magnitude = RopeMagnitude(scaling);
   for (int64_t i = 0; i < half; ++i) {
     for (int64_t p = 0; p < positions; ++p) {
       const double angle = static_cast<double>(p + first) * frequencies[i];

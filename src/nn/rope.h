@@ -37,6 +37,9 @@ struct RopeScaling {
 std::vector<double> RopeFrequencies(int64_t rotary_dim, double theta,
                                     const RopeScaling& scaling = {});
 
+// What yarn multiplies cos and sin by; else 1.
+double RopeMagnitude(const RopeScaling& scaling);
+
 // cos and sin of (p + first) · frequency[i], times yarn's factor: [positions, rotary_dim / 2] each.
 struct RopeTable {
   int64_t half = 0;

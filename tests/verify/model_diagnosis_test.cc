@@ -42,8 +42,16 @@ std::vector<double> DecodedBy(const Gpt& model, const Gpt& later,
 // A golden model's folder, and the same model run with something wrong in it.
 class GoldenDump {
  public:
-  explicit GoldenDump(const std::string& name) : golden_(Golden::Load(name)) {
+  // With settings changed by `change`.
+  explicit GoldenDump(const std::string& name,
+                      const std::function<void(ModelConfig*)>& change = nullptr)
+      : golden_(Golden::Load(name)) {
     model_ = GoldenModel(golden_, SimdKernels());
+    if (change) {
+      ModelConfig config = model_->config();
+      change(&config);
+      model_ = Other(SimdKernels(), config);
+    }
     const Status saved = SaveModel(folder_.path() + "/model", *model_, nullptr, false);
     EXPECT_TRUE(saved) << saved.error().Message();
     tokens_ = golden_.Tokens("tokens");
@@ -239,6 +247,30 @@ TEST(ModelDiagnosisTest, DecodingFaultsAreNamed) {
 std::vector<double> PlainLogits(const GoldenDump& dump, const std::string& fault) {
   return PlainGpt(dump.parameters(), dump.model().config(), fault)
       .Of(dump.Set({}).tensors.at("tokens").values, dump.B());
+}
+
+void Windowed(ModelConfig* config) { config->sliding_window = 3; }
+void Scaled(ModelConfig* config, RopeStretch type) { config->rope_scaling = {type, 4, 4}; }
+
+// A program that does what the folder says is right, and one that does not is named.
+TEST(ModelDiagnosisTest, WindowsAndScaledPositionsOfFoldersAreKept) {
+  const std::pair<std::string, std::function<void(ModelConfig*)>> kCases[] = {
+      {"window_sign", Windowed},  // the first name of no window at all
+      {"rope_scaling_missing", [](ModelConfig* c) { Scaled(c, RopeStretch::kLinear); }},
+      {"rope_scaling_missing", [](ModelConfig* c) { Scaled(c, RopeStretch::kLlama3); }},
+      {"rope_scaling_missing", [](ModelConfig* c) { Scaled(c, RopeStretch::kYarn); }}};
+  for (const auto& [fault, change] : kCases) {
+    const GoldenDump dump("llama-gqa", change);
+    TensorSet set = dump.Set(dump.LogitsOf(dump.model()));
+    EXPECT_EQ(Finding(dump.Diagnose(set)), "correct") << fault;
+    const int64_t n = 2, V = dump.model().config().vocab_size;
+    set["decode_logits"] = {{dump.B(), n, V}, dump.Decoded(dump.model(), n), DType::kF32};
+    EXPECT_EQ(Finding(dump.Diagnose(set)), "correct") << fault;
+    ModelConfig lost = dump.model().config();
+    lost.sliding_window = 0;
+    lost.rope_scaling = {};
+    EXPECT_EQ(dump.FindingOf(*dump.Other(SimdKernels(), lost)), fault);
+  }
 }
 
 TensorSet Stated(TensorSet set, const std::map<std::string, std::string>& settings) {

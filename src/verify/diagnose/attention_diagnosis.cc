@@ -82,10 +82,12 @@ class Diagnostician {
     for (const AttentionHypothesis& h : tried_) {
       all.push_back({&h, search_.RoundedResidualOf(h.recipe)});
     }
-    // The bits of some of theirs prove nothing where another of them is missed.
-    const bool bits = std::ranges::any_of(all, [floor](const Replayed& each) {
-      return each.HasTheirBits() && each.hypothesis->residual <= floor;
-    });
+    // The nearest of those with their bits, which prove nothing where another tensor is missed.
+    double bits = kInfinity;
+    for (const Replayed& each : all) {
+      const double residual = each.hypothesis->residual;
+      if (each.HasTheirBits() && residual <= floor) bits = std::min(bits, residual);
+    }
     // Beside a right formula within the noise, a number that was fitted is one of many that come
     // nearer.
     const bool right = std::ranges::any_of(tried_, [floor](const AttentionHypothesis& h) {
@@ -94,8 +96,10 @@ class Diagnostician {
     std::vector<Explanation> explanations;
     for (const Replayed& each : all) {
       const AttentionHypothesis& h = *each.hypothesis;
-      if (IsMatched(each, all) || (bits && !each.HasTheirBits())) continue;
-      if (right && h.fitted && !each.HasTheirBits()) continue;
+      // A wrong formula can have a few rows' bits by chance: the right one yields to nearer ones.
+      const bool stays = each.HasTheirBits() || (h.faults.empty() && h.residual <= bits);
+      if (IsMatched(each, all) || (bits < kInfinity && !stays)) continue;
+      if (right && h.fitted) continue;
       Explanation explanation{NamesOf(h), h.residual, h.detail};
       const auto same = std::ranges::find(explanations, explanation.faults, &Explanation::faults);
       if (same == explanations.end()) {

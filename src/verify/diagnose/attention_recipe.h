@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "nn/rope.h"
+
 namespace heed {
 
 enum class Slot : uint8_t { kQ, kK, kV };
@@ -72,6 +74,7 @@ enum class RotationForm : uint8_t {
 struct RotateChoice {
   bool interleaved = false;
   double theta = 10000;
+  RopeScaling scaling;                           // of models
   int64_t first = 0;                             // the number of the first position
   double q_sense = 1, k_sense = 1, v_sense = 0;  // times the angle: 0 none, -1 backwards, 2 twice
   bool by_head = false;                          // angles by the index of the head, not of time

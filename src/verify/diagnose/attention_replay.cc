@@ -300,10 +300,6 @@ std::pair<int64_t, int64_t> Channels(const RotateChoice& choice, int64_t pair, i
   return choice.interleaved ? std::pair(2 * pair, 2 * pair + 1) : std::pair(pair, pair + offset);
 }
 
-double Frequency(const RotateChoice& choice, int64_t pair, int64_t width) {
-  return std::pow(choice.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(width));
-}
-
 }  // namespace
 
 // The number of token t of batch row b, P of them before the chunk.
@@ -364,18 +360,24 @@ void AttentionReplay::Turn(const AttentionRecipe& recipe, int64_t heads, double 
   };
   const double table_unit = std::min(perturbation_.unit, UnitRoundoff(DType::kF32));
   const RandomKey key{perturbation_.seed, 1, 0};
+  const std::vector<double> frequencies =
+      RopeFrequencies(head_exponent ? D_ : rotary, choice.theta, choice.scaling);
+  const double magnitude = RopeMagnitude(choice.scaling);
   // The angle at a position.
   const auto angle = [&](int64_t position, int64_t pair) {
-    const double frequency =
-        rounded(AngleRounding::kFrequencies, Frequency(choice, pair, head_exponent ? D_ : rotary));
+    const double frequency = rounded(AngleRounding::kFrequencies, frequencies[pair]);
     const double exact =
         rounded(AngleRounding::kPositions, static_cast<double>(position)) * frequency;
     // A table's error is the same wherever the angle is used.
     const double error = table_unit * (2 * RandomUniform(key, position * pairs + pair) - 1);
     return rounded(AngleRounding::kAngles, exact) * (1 + error) * sense;
   };
-  const auto cosine = [&](double a) { return rounded(AngleRounding::kTables, std::cos(a)); };
-  const auto sine = [&](double a) { return rounded(AngleRounding::kTables, std::sin(a)); };
+  const auto cosine = [&](double a) {
+    return rounded(AngleRounding::kTables, magnitude * std::cos(a));
+  };
+  const auto sine = [&](double a) {
+    return rounded(AngleRounding::kTables, magnitude * std::sin(a));
+  };
   // Tables [T, pairs], of every batch row where each counts for itself, or [heads, pairs].
   const bool each = !choice.by_head && choice.base != PositionBase::kIndex;
   const int64_t rows = choice.by_head ? heads : each ? B * T : T;

@@ -491,6 +491,11 @@ class Deviations {
 
   void AddRope() {
     if (config_.position != Position::kRope) return;
+    if (config_.rope_scaling != RopeScaling()) {
+      Add("rope_scaling_missing", "rope scale", [](ModelRecipe* r) {
+        r->attention.rotate.scaling = r->decode.rotate.scaling = RopeScaling();
+      });
+    }
     for (const double factor : {2.0, 4.0, 8.0, 16.0, 32.0, 0.5, 0.25, 0.125}) {
       Add(
           "rope_scaling_missing", "rope scale",
@@ -522,7 +527,9 @@ class Deviations {
     f.theta = config_.rope_theta;
     f.weights = f.layout_stated = f.pairing_stated = true;
     f.fused = config_.family() != Family::kLlama;
-    f.biases = config_.bias ? kAllProj : 0;
+    f.window = config_.sliding_window;
+    if (config_.qkv_bias()) f.biases |= kQProj | kKProj | kVProj;
+    if (config_.attention_proj_bias()) f.biases |= kOProj;
     if (f.H * f.D == f.C) f.square = f.fused ? kOProj : kQProj | kOProj;
     if (f.Hkv * f.D == f.C && !f.fused) f.square |= kKProj | kVProj;
     return f;

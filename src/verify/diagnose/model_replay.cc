@@ -102,6 +102,8 @@ ModelRecipe RightRecipe(const ModelConfig& config) {
   attention.score.scale = 1 / std::sqrt(static_cast<double>(config.head_dim));
   attention.rotate.interleaved = config.rope_pairing == RopePairing::kInterleaved;
   attention.rotate.theta = config.rope_theta;
+  attention.rotate.scaling = config.rope_scaling;
+  attention.mask.window = config.sliding_window;
   attention.rotate.first = config.rope_first_position;
   if (config.position != Position::kRope) {
     attention.rotate.q_sense = attention.rotate.k_sense = 0;
@@ -157,6 +159,7 @@ AttentionCase ModelReplay::AttentionOf(const Attention& attention) const {
   s.head_dim = config_.head_dim;
   s.position = config_.position;
   s.rotary_dim = config_.position == Position::kRope ? config_.rotary_dim : 0;
+  s.window = config_.sliding_window;
   const auto add = [](const Linear& linear, int64_t first, SavedLinear* saved) {
     const Matrix m = MatrixOf(linear);
     saved->in = m.in;
