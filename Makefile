@@ -4,7 +4,7 @@ DEMO = runs/demo
 # About a minute on two cores.
 DEMO_ITERS = 1800
 DEMO_PROMPTS = --prompt "Once upon a time" --prompt "One sunny morning" --prompt "The fox"
-DEMO_SAMPLES = $(DEMO_PROMPTS) --temperature 0 --temperature 0.7 --temperature 1.2 --max-tokens 160
+DEMO_SAMPLES = $(DEMO_PROMPTS) --temperature 0 --temperature 0.7 --temperature 1.2 --max-tokens 160 --seed 7
 CCACHE := $(shell command -v ccache)
 
 # Each planted fault at so many random sizes, and so many random correct implementations.

@@ -61,5 +61,5 @@ done
 
 set -- "$out/learned-256" "$out/rope-256" "$out/gqa-256" "$out/both-256"
 "$heed" compare "$@"
-"$heed" plot "$@" --out "$out/loss.svg" --overwrite --quiet
+"$heed" plot "$@" --metric loss --out "$out/loss.svg" --overwrite --quiet
 "$heed" report "$@" --out "$out/report.html" --overwrite

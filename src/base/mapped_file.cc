@@ -5,14 +5,50 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "base/buffer.h"
+#include "base/quote.h"
 
 namespace heed {
+namespace {
+
+// Where files lie, for a handler that can neither lock nor allocate. More files than places: the
+// rest goes without a name.
+struct MappedRange {
+  std::atomic<uintptr_t> begin{0};  // 0: the place is free; set last
+  uintptr_t end = 0;
+  char name[512] = {};
+};
+constinit std::array<MappedRange, 256> ranges;
+constinit std::mutex ranges_change;
+
+void NameRange(const void* data, size_t size, const std::string& path) {
+  std::string name = Printable(path);
+  name.erase(0, name.size() - std::min(name.size(), sizeof(MappedRange::name) - 1));
+  const std::lock_guard lock(ranges_change);
+  const auto free = std::ranges::find_if(ranges, [](const auto& r) { return r.begin == 0; });
+  if (free == ranges.end()) return;
+  free->end = reinterpret_cast<uintptr_t>(data) + size;
+  std::strcpy(free->name, name.c_str());
+  free->begin = reinterpret_cast<uintptr_t>(data);
+}
+
+void ForgetRange(const void* data) {
+  const std::lock_guard lock(ranges_change);
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  const auto at = std::ranges::find_if(ranges, [&](const auto& r) { return r.begin == begin; });
+  if (at != ranges.end()) at->begin = 0;
+}
+
+}  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   // O_NONBLOCK: a named pipe is refused below instead of waited for.
@@ -37,9 +73,19 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
       return Fail(ErrorKind::kIo, path, std::string("cannot be mapped: ") + std::strerror(error));
     }
     file.data_ = static_cast<const std::byte*>(data);
+    NameRange(data, file.size_, path);
   }
   close(fd);
   return file;
+}
+
+const char* MappedFileAt(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  for (const MappedRange& range : ranges) {
+    const uintptr_t begin = range.begin;
+    if (begin != 0 && begin <= at && at < range.end) return range.name;
+  }
+  return nullptr;
 }
 
 void PrepareToRead([[maybe_unused]] std::span<const std::byte> mapped) {
@@ -61,7 +107,9 @@ void ReleaseRead(std::span<const std::byte> mapped) {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  ForgetRange(data_);
+  munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }

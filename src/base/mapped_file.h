@@ -30,6 +30,11 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+// The file whose mapping holds an address, or null when none does or its name is not known. For
+// handlers of signals: it allocates nothing and waits for nobody. Names are printable, and the
+// longest keep their end.
+const char* MappedFileAt(const void* address);
+
 // Makes the pages of mapped bytes ready to be read, all at once, where memory holds them: one by
 // one their first reads would take several times as long.
 void PrepareToRead(std::span<const std::byte> mapped);

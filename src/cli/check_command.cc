@@ -55,22 +55,27 @@ nlohmann::ordered_json Document(const CheckReport& report) {
 std::string Table(const CheckReport& report, size_t width) {
   constexpr size_t kIndent = 9, kFigures = 51, kLeastBeside = 80;
   const bool beside = width >= kLeastBeside;  // what was tried, and else below the figures
+  const bool narrow = width < kFigures;       // figures below the name
+  const auto columns = [&](std::string_view verdict, std::string_view check,
+                           const std::string& value, const std::string& bound) {
+    return narrow
+               ? fmt::format("{:<8} {}\n{:>{}} {:>10}", verdict, check, value, kIndent + 10, bound)
+               : fmt::format("{:<8} {:<18} {:>10} {:>10}", verdict, check, value, bound);
+  };
   std::string text = Wrap(report.scope, width, 0) + "\n\n";
-  text += fmt::format("{:<8} {:<18} {:>10} {:>10}{}\n", "verdict", "check", "value", "bound",
-                      beside ? "  what was tried" : "");
+  text += columns("verdict", "check", "value", "bound") + (beside ? "  what was tried\n" : "\n");
   const CheckResult* failed = report.FirstFailed();
   const auto line = [&](const std::string& words) {
     text += std::string(kIndent, ' ') + Wrap(words, width - kIndent, kIndent) + "\n";
   };
   for (const CheckResult& r : report.results) {
     const bool skipped = r.verdict == CheckVerdict::kSkipped;
-    std::string figures =
-        fmt::format("{:<8} {:<18} {:>10} {:>10}", NameOf(r.verdict), r.name,
-                    skipped ? "" : FormatFigure(r.value), skipped ? "" : FormatFigure(r.bound));
+    std::string figures = columns(NameOf(r.verdict), r.name, skipped ? "" : FormatFigure(r.value),
+                                  skipped ? "" : FormatFigure(r.bound));
     if (beside) {
       text += figures + "  " + Wrap(r.tried, width - kFigures, kFigures) + "\n";
     } else {
-      figures.erase(figures.find_last_not_of(' ') + 1);
+      figures.erase(figures.find_last_not_of(" \n") + 1);
       text += figures + "\n";
       line("tried: " + std::string(r.tried));
     }
@@ -96,10 +101,12 @@ std::string VerdictLine(const CheckReport& report, size_t width) {
   for (const CheckResult& r : report.results) ++counts[static_cast<int>(r.verdict)];
   const CheckResult* failed = report.FirstFailed();
   const std::string skipped = counts[2] == 0 ? "" : fmt::format(", {} not applicable", counts[2]);
-  if (failed == nullptr) return fmt::format("ok: {} checks passed{}\n", counts[0], skipped);
-  return fmt::format("failed: {} of {} checks{}; begin with {}:\n  {}\n", counts[1],
-                     counts[0] + counts[1], skipped, failed->name,
-                     Wrap(std::string(failed->look), width - 2, 2));
+  if (failed == nullptr) {
+    return Wrap(fmt::format("ok: {} checks passed{}", counts[0], skipped), width, 0) + "\n";
+  }
+  const std::string verdict = fmt::format("failed: {} of {} checks{}; begin with {}:", counts[1],
+                                          counts[0] + counts[1], skipped, failed->name);
+  return Wrap(verdict, width, 0) + "\n  " + Wrap(std::string(failed->look), width - 2, 2) + "\n";
 }
 
 Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels& kernels) {

@@ -260,6 +260,8 @@ Result<Verdict> RunExplain(Session& session, const DiagnoseRequest& request) {
     HEED_TRY(session.terminal.Say(FaultText(*fault, width)));
     return Verdict::kDone;
   }
+  const bool below = width < 60;  // what each is, below its name
+  const size_t indent = below ? 4 : 37;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   std::string text;
   std::vector<const FaultKind*> listed;
@@ -270,7 +272,8 @@ Result<Verdict> RunExplain(Session& session, const DiagnoseRequest& request) {
     listed.push_back(faults.data());
     text += fmt::format("{}{}\n", text.empty() ? "" : "\n", kind.name);
     for (const FaultKind& fault : faults) {
-      text += fmt::format("  {:<33}  {}\n", fault.id, Wrap(fault.what, width - 37, 37));
+      text += fmt::format("  {:<{}}{}{}\n", fault.id, below ? 0 : 33, below ? "\n    " : "  ",
+                          Wrap(fault.what, width - indent, indent));
       nlohmann::ordered_json json = FaultJson(fault);
       json["kind"] = kind.name;
       all.push_back(std::move(json));

@@ -82,7 +82,8 @@ class WordWrap {
  public:
   explicit WordWrap(int width) : width_(static_cast<size_t>(width)) {}
 
-  // What can be shown after whole characters arrived.
+  // What can be shown after whole characters arrived. Spaces wait for the word behind them, which
+  // may begin a line.
   std::string Push(std::string_view text) {
     std::string out;
     for (const char c : text) {
@@ -92,20 +93,27 @@ class WordWrap {
         word_ += c;
         continue;
       }
-      out += Flush() + c;
-      used_ = c == '\n' ? 0 : used_ + 1;
+      out += Flush();
+      ++spaces_;
+      if (c != '\n') continue;
+      out += c;
+      used_ = spaces_ = 0;
     }
     return out;
   }
-  std::string Flush() {
-    const size_t columns = TextWidth(word_);
-    const bool wraps = used_ > 0 && used_ + columns > width_;
-    used_ = wraps ? columns : used_ + columns;
-    return (wraps ? "\n" : "") + std::exchange(word_, "");
-  }
 
  private:
-  size_t width_, used_ = 0;
+  std::string Flush() {
+    if (word_.empty()) return "";
+    const size_t columns = TextWidth(word_), end = used_ + spaces_ + columns;
+    const bool wraps = used_ > 0 && end > width_;
+    used_ = wraps ? columns : end;
+    const std::string before = wraps ? "\n" : std::string(spaces_, ' ');
+    spaces_ = 0;
+    return before + std::exchange(word_, "");
+  }
+
+  size_t width_, used_ = 0, spaces_ = 0;
   std::string word_;
 };
 

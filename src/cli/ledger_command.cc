@@ -264,8 +264,16 @@ std::string FitText(const Ledger& ledger, bool memory_given, size_t width) {
                           width, 0) +
                      "\n";
   for (const std::string& change : ledger.changes) {
-    text += fmt::format("{:>16} {}\n",
-                        &change == &ledger.changes[0] ? "smallest change:" : "or:", change);
+    constexpr size_t kIndent = 17;
+    text += fmt::format("{:>16} {}\n", &change == &ledger.changes[0] ? "smallest change:" : "or:",
+                        Wrap(change, width - kIndent, kIndent));
+  }
+  if (!ledger.fits) {
+    text += Wrap(ledger.same_updates
+                     ? fmt::format("updates stay those of {} sequences of {}", ledger.B, ledger.T)
+                     : "this changes what is trained: nothing smaller fits",
+                 width, 0) +
+            "\n";
   }
   return text;
 }

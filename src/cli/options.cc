@@ -321,6 +321,8 @@ std::string Options::List(size_t width) const {
   for (const Row& row : rows) {
     if (row.label.size() <= kWidestLabel) widest = std::max(widest, row.label.size());
   }
+  constexpr size_t kLeastBeside = 60;
+  if (width < kLeastBeside) widest = 0;  // help below every label
   const size_t indent = widest + 4;
   std::string out, title;
   for (const Row& row : rows) {

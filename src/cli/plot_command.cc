@@ -21,7 +21,7 @@ struct PlotSettings {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit("out", self.out, "picture to write, FILE.svg or FILE.png");
-    visit("metric", self.metric, "what --out shows; the terminal shows both unless it is given");
+    visit("metric", self.metric, "one of both curves; loss above perplexity if not given");
     visit("x", self.x, "the horizontal axis");
     visit("floor", self.floor,
           "a loss to draw as a line, in nats per token; the text's own if known");
@@ -35,9 +35,10 @@ std::filesystem::path MetricsPath(const std::string& run) {
                                                    : std::filesystem::path(run);
 }
 
-std::vector<PictureFile> Outputs(const PlotSettings& settings) {
+std::vector<PictureFile> Outputs(const PlotSettings& settings,
+                                 const std::vector<PlotMetric>& metrics) {
   std::vector<PictureFile> outputs;
-  for (const std::string& path : settings.out) outputs.push_back({path, settings.metric});
+  for (const std::string& path : settings.out) outputs.push_back({path, metrics});
   if (!outputs.empty() || settings.runs.size() != 1) return outputs;
   return RunPictures(MetricsPath(settings.runs[0]).parent_path().string());
 }
@@ -109,25 +110,29 @@ Result<Verdict> RunPlot(const PlotSettings& settings, Session& session) {
     return BadRequest("heed plot", "no run", "the folder of one",
                       "for example heed plot runs/demo");
   }
-  const std::vector<PictureFile> outputs = Outputs(settings);
+  std::vector<PlotMetric> metrics = {PlotMetric::kLoss, PlotMetric::kPerplexity};
+  if (session.options.Given("metric")) metrics = {settings.metric};
+  const std::vector<PictureFile> outputs = Outputs(settings, metrics);
   HEED_TRY(CheckNames(outputs));
   HEED_ASSIGN(const std::vector<RunCurve> runs, ReadRuns(settings.runs));
-  PlotRequest request{settings.metric, settings.x, FloorOf(settings, runs)};
+  const std::optional<double> floor = FloorOf(settings, runs);
+  const auto picture = [&](PlotMetric metric) {
+    return MakePicture(runs, {metric, settings.x, floor});
+  };
 
   Terminal& terminal = session.terminal;
   TextPlotStyle style{.utf8 = LocaleIsUtf8(), .colour = terminal.out_has_colour()};
   if (terminal.out_is_terminal()) style.width = std::min(style.width, terminal.width());
-  for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
-    if (session.options.Given("metric") && metric != settings.metric) continue;
-    request.metric = metric;
-    HEED_TRY(terminal.Say(DrawPicture(MakePicture(runs, request), style)));
+  for (const PlotMetric metric : metrics) {
+    HEED_TRY(terminal.Say(DrawPicture(picture(metric), style)));
   }
   for (const PictureFile& output : outputs) {
     HEED_TRY(CheckNothingAt(output.path, session.globals.overwrite));
   }
   for (const PictureFile& output : outputs) {
-    request.metric = output.metric;
-    HEED_TRY(WritePicture(MakePicture(runs, request), output.path, session.globals.overwrite));
+    std::vector<Picture> panels;
+    for (const PlotMetric metric : output.metrics) panels.push_back(picture(metric));
+    HEED_TRY(WritePictures(panels, output.path, session.globals.overwrite));
     terminal.Note("wrote " + output.path);
   }
   if (outputs.empty()) terminal.Note("a picture of several runs needs a name: --out FILE.svg");
@@ -144,8 +149,9 @@ Command PlotCommand() {
       .explanation =
           "Shows the curves of one run or several in the terminal. For one run it also writes "
           "loss.svg, loss.png, perplexity.svg and perplexity.png into the run's folder; with --out "
-          "it writes the named pictures instead. Training loss is drawn faint as logged and bold "
-          "as a moving mean; held-out loss has points.",
+          "it writes the named pictures instead, loss above perplexity. Training loss is drawn "
+          "faint as logged and bold "
+          "as a moving mean; held-out loss has a point wherever it was measured.",
       .example = "heed plot runs/demo\nheed plot runs/one runs/two --out both.svg --x tokens",
       .takes_overwrite = true,
       .declare = [](Options& options) -> CommandBody {

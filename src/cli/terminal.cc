@@ -45,7 +45,7 @@ bool IsCapable(int fd) {
 }
 
 size_t TextColumns(int fd) {
-  constexpr int kLeast = 60, kMost = 100;
+  constexpr int kLeast = 40, kMost = 100;
   const int columns = IsCapable(fd) ? ColumnsOf(fd) : kMost;
   return static_cast<size_t>(columns > 0 ? std::clamp(columns, kLeast, kMost) : kMost);
 }

@@ -40,7 +40,7 @@ class Terminal {
   bool out_has_colour() const;
   // Columns, of stderr when it is a terminal, else of stdout, else 100.
   int width() const;
-  // Columns that text for people may take: stdout's when it is a terminal, from 60 to 100, else
+  // Columns that text for people may take: stdout's when it is a terminal, from 40 to 100, else
   // 100.
   size_t text_width() const;
   size_t note_width() const;  // the same of stderr, for notes

@@ -436,6 +436,13 @@ class TrainRun {
     progress.StartAt(trainer_->iteration());
     TrainEvents events;
     events.should_stop = [&guard] { return guard.interrupted(); };
+    events.on_checkpoint = [&](int64_t iteration) {
+      if (session_.terminal.quiet()) return;
+      // A bar may stand in its line.
+      guard.SetLastWords(
+          fmt::format("{}stopped at once; the last checkpoint is of {} updates, {}\n",
+                      session_.terminal.err_is_terminal() ? "\n" : "", iteration, GoOnWith()));
+    };
     events.on_iteration = [&](const MetricsRow& row) {
       progress.Update(row.iter, {{"loss", FormatFigure(row.train_loss)}});
     };
@@ -446,13 +453,17 @@ class TrainRun {
     HEED_ASSIGN(const TrainOutcome outcome, trainer_->Run(events));
     if (outcome.stopped) {
       progress.Erase();
-      session_.terminal.Note(fmt::format(
-          "stopped after {} updates; go on with: {} train --resume {}", trainer_->iteration(),
-          ShellWord(std::string(session_.program)), ShellWord(spec_.inputs.out)));
+      session_.terminal.Note(
+          fmt::format("stopped after {} updates; {}", trainer_->iteration(), GoOnWith()));
     } else {
       progress.Finish();
     }
     return Report(outcome);
+  }
+
+  std::string GoOnWith() const {
+    return fmt::format("go on with: {} train --resume {}", ShellWord(std::string(session_.program)),
+                       ShellWord(spec_.inputs.out));
   }
 
   Status ShowEvaluation(const MetricsRow& row) {

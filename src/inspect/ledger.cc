@@ -130,25 +130,31 @@ int64_t LargestThatFits(int64_t most, const Fits& fits) {
 }
 
 // What makes training fit, the smallest change first: the same updates in smaller batches or with
-// activations computed again, then a shorter sequence, then fewer layers.
-std::vector<std::string> ChangesThatFit(const Gpt& model, int64_t B, int64_t T, int64_t limit) {
+// activations computed again, then a shorter sequence, then fewer layers. An update keeps its B
+// sequences: batches are equal shares of them.
+void ProposeChanges(const Gpt& model, Ledger* ledger) {
+  const int64_t B = ledger->B, T = ledger->T, limit = ledger->machine.total;
   const auto largest_batch = [&](int64_t most, bool recompute) {
-    return LargestThatFits(
+    int64_t batch = LargestThatFits(
         most, [&](int64_t b) { return PlanTraining(model, b, T, recompute).total() <= limit; });
+    while (batch > 0 && B % batch != 0) --batch;
+    return batch;
   };
   const auto batches = [&](int64_t batch) {
-    return fmt::format("--batch-size {} --grad-accum {}", batch, (B + batch - 1) / batch);
+    return fmt::format("--batch-size {}", batch) +
+           (batch < B ? fmt::format(" --grad-accum {}", B / batch) : "");
   };
   const int64_t kept = largest_batch(B - 1, false);
   const int64_t again = largest_batch(B, true);
-  std::vector<std::string> changes;
+  std::vector<std::string>& changes = ledger->changes;
   if (kept > 0) changes.push_back(batches(kept));
   if (again == B) {
     changes.emplace_back("--recompute");
   } else if (kept == 0 && again > 0) {
     changes.push_back(batches(again) + " --recompute");
   }
-  if (!changes.empty()) return changes;
+  ledger->same_updates = !changes.empty();
+  if (ledger->same_updates) return;
 
   // The largest value at which one sequence fits; computing again only where it gains something.
   const auto smaller = [&](const char* flag, int64_t ModelConfig::*setting, int64_t most) {
@@ -164,7 +170,7 @@ std::vector<std::string> ChangesThatFit(const Gpt& model, int64_t B, int64_t T, 
     const int64_t plain = largest(false), recomputed = largest(true);
     const int64_t value = std::max(plain, recomputed);
     if (value == 0) return false;
-    changes.push_back(fmt::format("--batch-size 1 {} {}{}", flag, value,
+    changes.push_back(fmt::format("{} {} {}{}", batches(1), flag, value,
                                   recomputed > plain ? " --recompute" : ""));
     return true;
   };
@@ -172,7 +178,6 @@ std::vector<std::string> ChangesThatFit(const Gpt& model, int64_t B, int64_t T, 
       !smaller("--n-layer", &ModelConfig::n_layer, model.config().n_layer - 1)) {
     changes.emplace_back("a narrower model: one layer of it does not fit");
   }
-  return changes;
 }
 
 Result<std::vector<GroupingRow>> ListGroupings(const ModelConfig& config, const LedgerRequest& r) {
@@ -236,7 +241,7 @@ Result<Ledger> MakeLedger(const LedgerRequest& request, const MachineMemory& mac
   ledger.recompute_bytes = PlanTraining(*model, B, T, /*recompute=*/true).total();
   ledger.machine = machine;
   ledger.fits = ledger.training.total() <= machine.total;
-  if (!ledger.fits) ledger.changes = ChangesThatFit(*model, B, T, machine.total);
+  if (!ledger.fits) ProposeChanges(*model, &ledger);
   return ledger;
 }
 

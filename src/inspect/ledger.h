@@ -71,6 +71,7 @@ struct Ledger {
   MachineMemory machine;
   bool fits = false;                 // training, in the machine's whole memory
   std::vector<std::string> changes;  // that make it fit, the smallest first; none when it does
+  bool same_updates = true;          // whether training is the same with them, but for its speed
 };
 
 struct LedgerRequest {

@@ -59,35 +59,53 @@ std::string Axes(const Picture& picture, const Scale& scale) {
                    kRight, kHeight - 8, HtmlText(picture.x_label), HtmlText(picture.y_label));
 }
 
-std::string ClassOf(const Series& series, size_t runs) {
-  const bool held = series.kind == SeriesKind::kHeldOut;
-  const size_t colour = runs == 1 ? held : series.run % kColours;
-  return fmt::format("s{}{}{}", colour, series.kind == SeriesKind::kRaw ? " raw" : "",
-                     held && runs > 1 ? " held" : "");
+std::string ColourOf(const Series& series, size_t runs) {
+  const bool held_out = series.kind == SeriesKind::kHeldOut;
+  return fmt::format("s{}", runs == 1 ? held_out : series.run % kColours);
 }
 
+std::string ClassOf(const Series& series, size_t runs) {
+  constexpr const char* kKinds[] = {" raw", "", " held"};
+  return ColourOf(series, runs) + kKinds[static_cast<int>(series.kind)];
+}
+
+// Strokes of no length: round dots in the colour of the line.
+std::string Dots(const Series& series, size_t runs, const std::string& path) {
+  return fmt::format("<path class=\"{} dots\" d=\"{}\"/>\n", ColourOf(series, runs), path);
+}
+
+// What was measured now and then has a dot wherever it was.
 std::string Line(const Series& series, size_t runs, const Scale& scale) {
-  std::string points;
+  std::string points, dots;
   const size_t step = series.x.size() / kMostPoints + 1;
   for (size_t i = 0; i < series.x.size(); i += step) {
     const size_t at = i + step >= series.x.size() ? series.x.size() - 1 : i;
-    points += fmt::format("{:.1f},{:.1f} ", scale.X(series.x[at]), scale.Y(series.y[at]));
+    const double x = scale.X(series.x[at]), y = scale.Y(series.y[at]);
+    points += fmt::format("{:.1f},{:.1f} ", x, y);
+    dots += fmt::format("M{:.1f} {:.1f}h0", x, y);
   }
-  return fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", ClassOf(series, runs), points);
+  return fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", ClassOf(series, runs), points) +
+         (series.kind == SeriesKind::kHeldOut ? Dots(series, runs, dots) : "");
 }
 
 std::string Legend(const Picture& picture) {
   std::string out;
   double y = kTop + 14;
-  for (const Series& series : picture.series) {
-    if (series.label.empty()) continue;
-    const std::string label = series.label + " " + FormatFigure(series.y.back());
+  const auto add = [&](const std::string& line, const std::string& label) {
     out += fmt::format(
         "<path class=\"{}\" d=\"M{} {:.0f}h22\"/>"
         "<text class=\"tick\" x=\"{}\" y=\"{:.0f}\" text-anchor=\"end\">{}</text>\n",
-        ClassOf(series, picture.runs), kRight - 26, y - 4, kRight - 32, y, HtmlText(label));
+        line, kRight - 26, y - 4, kRight - 32, y, HtmlText(label));
     y += 18;
+  };
+  for (const Series& series : picture.series) {
+    if (series.label.empty()) continue;
+    if (series.kind == SeriesKind::kHeldOut) {
+      out += Dots(series, picture.runs, fmt::format("M{} {:.0f}h0", kRight - 15, y - 4));
+    }
+    add(ClassOf(series, picture.runs), series.label + " " + FormatFigure(series.y.back()));
   }
+  if (picture.floor) add("floor", picture.floor_label + " " + FormatFigure(*picture.floor));
   return out;
 }
 
@@ -101,12 +119,8 @@ std::string ChartSvg(const Picture& picture) {
   out += Axes(picture, scale);
   for (const Series& series : picture.series) out += Line(series, picture.runs, scale);
   if (picture.floor) {
-    const double y = scale.Y(*picture.floor);
-    out += fmt::format(
-        "<path class=\"floor\" d=\"M{} {:.1f}H{}\"/><text class=\"tick\" x=\"{}\" "
-        "y=\"{:.1f}\">{}</text>\n",
-        kLeft, y, kRight, kLeft + 6, y - 5,
-        HtmlText(picture.floor_label + " " + FormatFigure(*picture.floor)));
+    out += fmt::format("<path class=\"floor\" d=\"M{} {:.1f}H{}\"/>\n", kLeft,
+                       scale.Y(*picture.floor), kRight);
   }
   return out + Legend(picture) + "</svg>\n";
 }

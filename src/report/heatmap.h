@@ -30,7 +30,7 @@ std::string HeatMapLegend(bool utf8);
 
 // Maps of the same tokens side by side, `columns` in a row, as SVG or PNG (told by the name's
 // ending): the tokens stand left of each row of maps and below the last map of each column. Errors:
-// as WritePicture.
+// as WritePictures.
 Status WriteHeatMaps(std::span<const HeatMap> maps, int64_t columns,
                      std::span<const std::string> labels, const std::string& title,
                      const std::string& path, bool overwrite);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <set>
 #include <tuple>
 
 #include "report/format.h"
@@ -39,6 +40,19 @@ std::pair<double, double> Padded(double low, double high, double share) {
   return {low - pad, high + pad};
 }
 
+// The names of runs without the folders that they lie in, where that tells them apart.
+std::vector<std::string> ShownNames(std::span<const RunCurve> runs) {
+  std::vector<std::string> whole, last;
+  for (const RunCurve& run : runs) {
+    std::filesystem::path path(run.name);
+    if (!path.has_filename() || path.filename() == "metrics.jsonl") path = path.parent_path();
+    const std::string name = path.filename();
+    whole.push_back(run.name);
+    last.push_back(name.empty() ? run.name : name);
+  }
+  return std::set(last.begin(), last.end()).size() == runs.size() ? last : whole;
+}
+
 }  // namespace
 
 std::span<const EnumName<PlotMetric>> EnumNames(PlotMetric) { return kMetricNames; }
@@ -62,15 +76,14 @@ Picture MakePicture(std::span<const RunCurve> runs, const PlotRequest& request) 
   const bool perplexity = request.metric == PlotMetric::kPerplexity;
   const auto shown = [&](double loss) { return perplexity ? std::exp(loss) : loss; };
   Picture picture;
-  picture.title = perplexity ? "Perplexity" : "Loss";
   picture.y_label = perplexity ? "perplexity per token" : "nats per token";
   picture.x_label = NameOf(request.x);
   picture.runs = runs.size();
   if (request.floor) picture.floor = shown(*request.floor);
   picture.floor_label = request.floor_label;
-  if (runs.size() == 1) picture.title += " of " + runs[0].name;
+  const std::vector<std::string> names = ShownNames(runs);
   for (size_t run = 0; run < runs.size(); ++run) {
-    const std::string prefix = runs.size() == 1 ? "" : runs[run].name + " ";
+    const std::string prefix = runs.size() == 1 ? "" : names[run] + " ";
     Series losses{"", SeriesKind::kRaw, run, {}, {}};
     Series held_out{prefix + "held-out", SeriesKind::kHeldOut, run, {}, {}};
     for (const MetricsRow& row : runs[run].rows) {
@@ -90,6 +103,9 @@ Picture MakePicture(std::span<const RunCurve> runs, const PlotRequest& request) 
     if (!smoothed.x.empty()) picture.series.push_back(std::move(smoothed));
     if (!held_out.x.empty()) picture.series.push_back(std::move(held_out));
   }
+  const bool measured = std::ranges::count(picture.series, SeriesKind::kHeldOut, &Series::kind) > 0;
+  picture.title = fmt::format("{} {}{}", measured ? "Training and held-out" : "Training",
+                              NameOf(request.metric), runs.size() == 1 ? " of " + names[0] : "");
   // Held-out points and means lie on top of the faint raw lines of every run.
   std::stable_sort(picture.series.begin(), picture.series.end(),
                    [](const Series& a, const Series& b) { return a.kind < b.kind; });
@@ -171,7 +187,7 @@ std::vector<PictureFile> RunPictures(const std::string& folder) {
   for (const PlotMetric metric : {PlotMetric::kLoss, PlotMetric::kPerplexity}) {
     for (const char* ending : {".svg", ".png"}) {
       const std::filesystem::path name = std::string(NameOf(metric)) + ending;
-      files.push_back({(std::filesystem::path(folder) / name).string(), metric});
+      files.push_back({(std::filesystem::path(folder) / name).string(), {metric}});
     }
   }
   return files;

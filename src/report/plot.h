@@ -72,15 +72,15 @@ struct Tick {
 };
 std::vector<Tick> Ticks(double low, double high, int most, bool log);
 
-// Writes an SVG or PNG, told by the name's ending. Errors: kRequest for another ending or a picture
-// without points, kIo when gnuplot is not installed or failed, when the file exists and `overwrite`
-// is false, or cannot be written.
-Status WritePicture(const Picture& picture, const std::string& path, bool overwrite);
+// Writes one SVG or PNG, told by the name's ending, with the pictures one below the other. Errors:
+// kRequest for another ending or a picture without points, kIo when gnuplot is not installed or
+// failed, when the file exists and `overwrite` is false, or cannot be written.
+Status WritePictures(std::span<const Picture> panels, const std::string& path, bool overwrite);
 
-// A picture's file and what it shows.
+// A picture's file and what it shows, from its top.
 struct PictureFile {
   std::string path;
-  PlotMetric metric;
+  std::vector<PlotMetric> metrics;
 };
 
 // The pictures that a run's folder holds: loss.svg, loss.png, perplexity.svg, perplexity.png.

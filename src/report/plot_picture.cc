@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 6> kColours = {"1f6fb4", "d1495b", "2a9d6
 constexpr std::string_view kHeldOutColour = "e0762b";  // beside a single run's blue
 constexpr std::string_view kInk = "#333333", kPale = "#dddddd", kGrey = "#777777";
 constexpr size_t kMostPoints = 2000;
-constexpr size_t kMarkedPoints = 60;  // more held-out points than this are a line alone
+constexpr size_t kRoomyPoints = 60;  // more held-out points than these have smaller marks
 
 // The lowest and the highest point of each of many pieces, in order: looks the same, small.
 Series Thinned(const Series& series) {
@@ -54,25 +54,29 @@ std::string StyleOf(const Series& series, size_t runs) {
   const std::string_view colour =
       held_out && runs == 1 ? kHeldOutColour : kColours[series.run % kColours.size()];
   if (series.kind == SeriesKind::kRaw) return fmt::format("with lines lw 1 lc rgb '#a8{}'", colour);
-  // A line needs two points.
-  const bool marked = series.x.size() == 1 || (held_out && series.x.size() <= kMarkedPoints);
-  return fmt::format("with {} lw 2.2{}{} lc rgb '#{}'", marked ? "linespoints" : "lines",
-                     held_out && runs > 1 ? " dt (8,5)" : "", marked ? " pt 7 ps 0.6" : "", colour);
+  // What was measured now and then has a mark wherever it was; a line needs two points.
+  if (held_out || series.x.size() == 1) {
+    return fmt::format("with linespoints lw 1.2 dt (5,4) pt 7 ps {} lc rgb '#{}'",
+                       series.x.size() <= kRoomyPoints ? 0.6 : 0.4, colour);
+  }
+  return fmt::format("with lines lw 2.2 lc rgb '#{}'", colour);
 }
 
-std::string Script(const Picture& picture, bool png) {
+// The commands that draw one picture between two heights of the canvas, as shares of it.
+std::string Panel(const Picture& picture, double bottom, double top) {
   const Frame frame = FrameOf(picture);
-  std::string script = GnuplotTerminal(png, 900, 540);
-  script += "set encoding utf8\nset datafile missing 'NaN'\n";
+  const auto at = [&](double share) { return bottom + share * (top - bottom); };
+  std::string script = "reset\nset encoding utf8\nset datafile missing 'NaN'\n";
   script += fmt::format("set border 3 lc rgb '{}'\n", kGrey);
   script += fmt::format("set grid xtics ytics back lt 1 lw 0.6 lc rgb '{}'\n", kPale);
   // Names of more runs than these would lie over their curves.
   const bool names_beside = picture.runs > 3;
   script +=
       fmt::format("set lmargin screen 0.085\nset rmargin screen {}\n", names_beside ? 0.72 : 0.97);
-  script += "set tmargin screen 0.89\nset bmargin screen 0.13\n";
-  script += fmt::format("set label 1 {} at graph 0, screen 0.945 left font ',17' tc rgb '{}'\n",
-                        GnuplotQuoted(picture.title), kInk);
+  script +=
+      fmt::format("set tmargin screen {:.6g}\nset bmargin screen {:.6g}\n", at(0.89), at(0.13));
+  script += fmt::format("set label 1 {} at graph 0, screen {:.6g} left font ',17' tc rgb '{}'\n",
+                        GnuplotQuoted(picture.title), at(0.945), kInk);
   script += fmt::format("set xlabel {} tc rgb '{}'\n", GnuplotQuoted(picture.x_label), kInk);
   script +=
       fmt::format("set ylabel {} offset 0.5,0 tc rgb '{}'\n", GnuplotQuoted(picture.y_label), kInk);
@@ -84,46 +88,55 @@ std::string Script(const Picture& picture, bool png) {
                         TickList(Ticks(frame.left, frame.right, 9, false)), kInk);
   script += fmt::format("set ytics {} tc rgb '{}'\n",
                         TickList(Ticks(frame.bottom, frame.top, 8, picture.log_y)), kInk);
-  script += fmt::format("set key {} Left reverse samplen 2 spacing 1.3 tc rgb '{}'\n",
-                        names_beside ? "at screen 0.73, screen 0.89 left top" : "top right", kInk);
-  if (picture.floor) {
-    script += fmt::format(
-        "set arrow 1 from graph 0, first {0:.17g} to graph 1, first {0:.17g} nohead dt (4,4) lw "
-        "1.5 "
-        "lc rgb '{1}'\n"
-        "set label 2 {2} at graph 0.01, first {0:.17g} left offset 0,0.6 tc rgb '{1}'\n",
-        *picture.floor, kGrey,
-        GnuplotQuoted(picture.floor_label + " " + FormatFigure(*picture.floor)));
-  }
+  script += fmt::format(
+      "set key {} Left reverse samplen 2 spacing 1.3 tc rgb '{}'\n",
+      names_beside ? fmt::format("at screen 0.73, screen {:.6g} left top", at(0.89)) : "top right",
+      kInk);
   std::string plots;
-  for (size_t i = 0; i < picture.series.size(); ++i) {
-    const Series series = Thinned(picture.series[i]);
-    script += fmt::format("$s{} << EOD\n", i);
-    for (size_t point = 0; point < series.x.size(); ++point) {
-      script += fmt::format("{:.9g} {:.9g}\n", series.x[point], series.y[point]);
+  const auto add = [&](size_t number, const std::string& label, const std::vector<double>& x,
+                       const std::vector<double>& y, const std::string& style) {
+    script += fmt::format("$s{} << EOD\n", number);
+    for (size_t point = 0; point < x.size(); ++point) {
+      script += fmt::format("{:.9g} {:.9g}\n", x[point], y[point]);
     }
     script += "EOD\n";
     const std::string title =
-        series.label.empty()
-            ? "notitle"
-            : "title " + GnuplotQuoted(series.label + " " + FormatFigure(series.y.back()));
-    plots += fmt::format("{}$s{} using 1:2 {} {}", i == 0 ? "plot " : ", ", i, title,
-                         StyleOf(series, picture.runs));
+        label.empty() ? "notitle" : "title " + GnuplotQuoted(label + " " + FormatFigure(y.back()));
+    plots +=
+        fmt::format("{}$s{} using 1:2 {} {}", number == 0 ? "plot " : ", ", number, title, style);
+  };
+  const size_t n = picture.series.size();
+  for (size_t i = 0; i < n; ++i) {
+    const Series series = Thinned(picture.series[i]);
+    add(i, series.label, series.x, series.y, StyleOf(series, picture.runs));
+  }
+  if (picture.floor) {
+    add(n, picture.floor_label, {frame.left, frame.right}, {*picture.floor, *picture.floor},
+        fmt::format("with lines dt (2,3) lw 1.5 lc rgb '{}'", kGrey));
   }
   return script + plots + "\n";
 }
 
 }  // namespace
 
-Status WritePicture(const Picture& picture, const std::string& path, bool overwrite) {
+Status WritePictures(std::span<const Picture> panels, const std::string& path, bool overwrite) {
   const bool png = path.ends_with(".png");
   if (!png && !path.ends_with(".svg")) {
     return BadRequest(path, "no known ending", ".svg or .png");
   }
-  if (picture.series.empty()) {
-    return BadRequest(path, "nothing to draw", "a logged iteration or more");
+  for (const Picture& picture : panels) {
+    if (picture.series.empty()) {
+      return BadRequest(path, "nothing to draw", "a logged iteration or more");
+    }
   }
-  HEED_ASSIGN(const std::string bytes, RunGnuplot(Script(picture, png)));
+  const auto n = static_cast<int>(panels.size());
+  std::string script = GnuplotTerminal(png, 900, 540 * n);
+  if (n > 1) script += "set multiplot\n";
+  for (int i = 0; i < n; ++i) {
+    script += Panel(panels[static_cast<size_t>(i)], static_cast<double>(n - 1 - i) / n,
+                    static_cast<double>(n - i) / n);
+  }
+  HEED_ASSIGN(const std::string bytes, RunGnuplot(script));
   const std::string_view piece = bytes;
   return WriteFileAtomically(path, {&piece, 1}, overwrite);
 }

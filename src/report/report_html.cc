@@ -37,7 +37,8 @@ p { max-width: 75ch; margin: .4rem 0; }
   font: .82rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; }
 .card pre b { color: var(--c0); font-weight: 600; }
 .card p { margin: .4rem 0 0; font-size: .78rem; color: var(--soft); }
-.maps { display: grid; gap: .6rem; grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); }
+.maps { display: grid; gap: .6rem;
+  grid-template-columns: repeat(var(--heads), minmax(5.5rem, 12rem)); }
 .maps figure { margin: 0; break-inside: avoid; }
 .maps figcaption { font-size: .78rem; color: var(--soft); }
 .maps figcaption b { color: var(--ink); }
@@ -58,13 +59,15 @@ td { min-width: 4.5rem; overflow-wrap: break-word; }
 .chart .grid { stroke: var(--line); stroke-width: 1; }
 .chart .tick { fill: var(--soft); font-size: 13px; }
 .chart .raw { opacity: .25; stroke-width: 1; }
-.chart .held { stroke-dasharray: 7 4; }
-.chart .floor { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 4 4; }
+.chart .held { stroke-width: 1; stroke-dasharray: 5 4; }
+.chart .dots { stroke-width: 6; stroke-linecap: round; }
+.chart .floor { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 2 3; }
 .s0 { stroke: var(--c0); } .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); }
 .s3 { stroke: var(--c3); } .s4 { stroke: var(--c4); } .s5 { stroke: var(--c5); }
 @media print { :root { color-scheme: light; } body { font-size: 11pt; }
   main { max-width: none; padding: 0; } .scroll { overflow: visible; }
   p { max-width: none; break-inside: avoid; }
+  .maps { grid-template-columns: repeat(var(--heads), minmax(0, 12rem)); }
   .pair { grid-template-columns: 1fr 1fr; } .chart, tr { break-inside: avoid; }
   h2, h3, h2 + p, h3 + p { break-after: avoid; } * { print-color-adjust: exact; }
   table { font-size: 8pt; } th, td { padding: .1rem .35rem; } tbody th { min-width: 0; } }
@@ -116,8 +119,10 @@ std::string Maps(const ReportedRun& run) {
              : "<p class=\"note\">No ablation: " + HtmlText(heads.no_ablation) + "</p>\n";
   std::string text;
   for (const std::string& label : heads.labels) text += label;
-  out += "<p class=\"note\">Queries down, keys across: <q>" + HtmlText(text) + "</q></p>\n";
-  out += "<div class=\"maps\">\n";
+  out += "<p class=\"note\">A row of maps for each layer. Queries down, keys across: <q>" +
+         HtmlText(text) + "</q></p>\n";
+  out += fmt::format("<div class=\"scroll\"><div class=\"maps\" style=\"--heads: {}\">\n",
+                     heads.maps.n_head);
   for (int64_t layer = 0; layer < heads.maps.n_layer; ++layer) {
     for (int64_t head = 0; head < heads.maps.n_head; ++head) {
       const std::string name = fmt::format("layer {} head {}", layer, head);
@@ -129,7 +134,7 @@ std::string Maps(const ReportedRun& run) {
              "</figcaption></figure>\n";
     }
   }
-  return out + "</div>\n";
+  return out + "</div></div>\n";
 }
 
 // What stands in a section beside its tables.

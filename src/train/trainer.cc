@@ -319,7 +319,10 @@ Result<TrainOutcome> Trainer::Run(const TrainEvents& events) {
     const int64_t i = state_.iteration;
     const bool last = i >= settings_.max_iters;
     const bool stop = events.should_stop && events.should_stop();
-    if (i % settings_.checkpoint_interval == 0 || last || stop) HEED_TRY(Save());
+    if (i % settings_.checkpoint_interval == 0 || last || stop) {
+      HEED_TRY(Save());
+      if (events.on_checkpoint) events.on_checkpoint(i);
+    }
     if (stop && !last) {
       outcome.stopped = true;
       break;

@@ -27,6 +27,8 @@ struct TrainEvents {
   std::function<void(const MetricsRow&)> on_iteration;
   // After each evaluation; `row` has the held-out loss when there is a held-out split.
   std::function<Status(const MetricsRow& row)> on_evaluation;
+  // After the run's folder holds a checkpoint of so many updates.
+  std::function<void(int64_t iteration)> on_checkpoint;
   // Asked once an iteration; true saves a checkpoint and ends the run.
   std::function<bool()> should_stop;
 };

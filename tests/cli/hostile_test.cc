@@ -183,10 +183,40 @@ TEST_F(Hostile, AModelToStartFromKeepsItsVocabulary) {
 TEST_F(Hostile, AModelCutShortWhileItIsReadIsAnError) {
   Train("run");
   const ShellResult result =
-      Run("\"$heed\" generate run --prompt t --max-tokens 100000000 --threads 1 --quiet >out & "
+      Run("\"$heed\" generate run --prompt a --max-tokens 100000000 --threads 1 --quiet >out & "
           "p=$!; sleep 0.5; : >run/model.safetensors; wait $p");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("run/model.safetensors"));
+}
+
+TEST_F(Hostile, AModelCutShortAfterItWasMappedIsNamed) {
+  Train("run");
+  const ShellResult result =
+      Run("\"$heed\" generate run --prompt a --max-tokens 100000000 --threads 1 --quiet >out & "
+          "p=$!; until grep -q model.safetensors /proc/$p/maps; do sleep 0.01; done; sleep 0.2; "
+          ": >run/model.safetensors; wait $p");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err,
+            "heed: run/model.safetensors: the file was cut short while it was read, expected its "
+            "bytes to stay; copy it first\n");
+}
+
+// 130 is a shell's word for an end by SIGINT. A batch of so many rows takes longer than both.
+TEST_F(Hostile, TheSecondInterruptEndsAtOnceAndSaysHowToGoOn) {
+  const std::string train =
+      "$heed train t.txt --preset femto --block-size 4 --batch-size 4096 --grad-accum 4096 "
+      "--eval-iters 1 --threads 1 --out run";
+  const std::string twice =
+      " & p=$!; until [ -f run/checkpoint/state.safetensors ]; do sleep 0.01; done; sleep 0.3; "
+      "kill -INT $p; sleep 0.1; kill -0 $p && kill -INT $p; wait $p";
+  const ShellResult result = Run(train + twice);
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_THAT(result.err, HasSubstr("\nstopped at once; the last checkpoint is of 0 updates, go on "
+                                    "with: " HEED_PROGRAM " train --resume run\n"));
+  const ShellResult quiet = Run("rm -r run; " + train + " --quiet" + twice);
+  EXPECT_EQ(quiet.exit_code, 130);
+  EXPECT_EQ(quiet.err, "");
 }
 
 TEST_F(Hostile, AResumeWithNothingLeftSaysSo) {

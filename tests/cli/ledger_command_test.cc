@@ -42,13 +42,14 @@ void ExpectLines(const std::string& text, size_t width) {
 }
 
 // 100 columns in a pipe, and what a terminal has.
-void ExpectNarrow(const std::string& line) {
+void ExpectNarrow(const std::string& line,
+                  std::initializer_list<unsigned short> widths = {60, 80}) {
   const TemporaryFolder folder;
   const ShellResult result = Shell(folder.path(), "$heed " + line);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   ExpectLines(result.out, 100);
   EXPECT_EQ(OnTerminal(folder.path(), "$heed " + line, 120), result.out) << line;
-  for (const unsigned short columns : {60, 80}) {
+  for (const unsigned short columns : widths) {
     const std::string narrow = OnTerminal(folder.path(), "$heed " + line, columns);
     ExpectLines(narrow, columns);
     // No word is lost where lines break elsewhere.
@@ -111,6 +112,7 @@ TEST(LessonProgram, ListsAndWalks) {
 }
 
 TEST(LedgerProgram, JsonHasWhatIsPromised) {
+  const TemporaryFolder folder;
   const json got = Document("ledger --n-embd 8 --n-head 4 --n-kv-head 2 --batch-size 2 --seq 3");
   for (const json& tensor : got["tensors"]) {
     for (const char* key : {"name", "axes", "shape", "elements", "bytes", "flops", "copy"}) {
@@ -122,8 +124,14 @@ TEST(LedgerProgram, JsonHasWhatIsPromised) {
   EXPECT_EQ(got["parameters"], 1360);  // by hand: 520 + 24 + 800 + 16
   EXPECT_EQ(got["flops_forward"], 15072);
   EXPECT_EQ(got["fits"], true);
-  ExpectNarrow("ledger --n-embd 8 --n-head 4 --n-kv-head 2 --batch-size 2 --seq 3");
-  ExpectNarrow("ledger --preset gpt2-xl --batch-size 64 --memory 8");
+  ExpectNarrow("ledger --n-embd 8 --n-head 4 --n-kv-head 2 --batch-size 2 --seq 3",
+               {40, 50, 60, 80});
+  ExpectNarrow("ledger --preset gpt2-xl --batch-size 64 --memory 8", {40, 50, 60, 80});
+  for (const unsigned short columns : {40, 50, 60, 80}) {
+    for (const char* line : {"$heed check --preset femto", "$heed diagnose --explain all"}) {
+      ExpectLines(OnTerminal(folder.path(), line, columns), columns);
+    }
+  }
   ExpectRefused("ledger --preset gpt-nano --seq 2000", "--seq: found 2000, expected 1 to 1024");
   ExpectRefused("ledger --n-embd 10 --n-head 3", "a divisor of n_embd");
   ExpectRefused("ledger --n-embd 6 --n-head 2 --position rope",

@@ -122,9 +122,17 @@ TEST_F(Program, JsonIsOneDocument) {
 TEST_F(Program, ConfigGivesOptionsAndFlagsWin) {
   WriteText(folder_ / "c.toml", "metric = 'perplexity'\nout = 'p.svg'\n");
   EXPECT_EQ(Run("$heed plot run --config c.toml").exit_code, 0);
-  EXPECT_NE(ReadText(folder_ / "p.svg").find("Perplexity of run"), std::string::npos);
+  const auto shows = [&](const std::string& file, const std::string& metric) {
+    return ReadText(folder_ / file).find("Training " + metric + " of run") != std::string::npos;
+  };
+  EXPECT_TRUE(shows("p.svg", "perplexity"));
+  EXPECT_FALSE(shows("p.svg", "loss"));
   EXPECT_EQ(Run("$heed plot run --config c.toml --metric loss --overwrite").exit_code, 0);
-  EXPECT_NE(ReadText(folder_ / "p.svg").find("Loss of run"), std::string::npos);
+  EXPECT_TRUE(shows("p.svg", "loss"));
+  EXPECT_FALSE(shows("p.svg", "perplexity"));
+  EXPECT_EQ(Run("$heed plot run --out both.svg").exit_code, 0);
+  EXPECT_TRUE(shows("both.svg", "loss"));
+  EXPECT_TRUE(shows("both.svg", "perplexity"));
 }
 
 TEST_F(Program, AReaderThatLeavesEndsQuietly) {

@@ -206,6 +206,9 @@ TEST_F(Runs, AReportIsOnePageThatNeedsNothingElse) {
   }
   EXPECT_THAT(page, HasSubstr("the fox &amp; &lt;"));
   EXPECT_EQ(page.find("fox & <"), std::string::npos);
+  // Maps stand layer by layer: as many columns as heads.
+  EXPECT_THAT(page, HasSubstr("grid-template-columns: repeat(var(--heads), "));
+  EXPECT_THAT(page, HasSubstr("<div class=\"maps\" style=\"--heads: 2\">\n<figure>"));
   for (const char* part : {"<h2>Figures", "<h2>Settings", "<h2>Prompts", "<h2>Shapes", "<h2>Memory",
                            "<h2>Heads", "does not explain"}) {
     EXPECT_THAT(page, HasSubstr(part));

@@ -130,9 +130,10 @@ TEST(Terminal, JsonKeepsStdoutForTheDocument) {
   close(ends[1]);
 }
 
-TEST(Terminal, TextTakesTheColumnsOfItsTerminalFrom60To100) {
+TEST(Terminal, TextTakesTheColumnsOfItsTerminalFrom40To100) {
   setenv("TERM", "xterm", 1);
-  for (const auto& [columns, want] : {std::pair{80, 80}, {120, 100}, {40, 60}, {0, 100}}) {
+  for (const auto& [columns, want] :
+       {std::pair{80, 80}, {120, 100}, {50, 50}, {30, 40}, {0, 100}}) {
     int master = -1, slave = -1;
     const winsize size = {.ws_row = 24, .ws_col = static_cast<uint16_t>(columns)};
     ASSERT_EQ(openpty(&master, &slave, nullptr, nullptr, &size), 0);

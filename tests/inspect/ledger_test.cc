@@ -285,6 +285,9 @@ TEST(Ledger, TheSmallestChangeFitsAndTheNextLargerDoesNot) {
   const auto changes = [](const ModelConfig& model, int64_t B, int64_t T, int64_t limit) {
     return Make(model, B, T, {limit, limit}).changes;
   };
+  const auto same = [](const ModelConfig& model, int64_t B, int64_t T, int64_t limit) {
+    return Make(model, B, T, {limit, limit}).same_updates;
+  };
   const auto kept = [](const ModelConfig& model, int64_t B, int64_t T) {
     return Make(model, B, T).training.total();
   };
@@ -295,28 +298,34 @@ TEST(Ledger, TheSmallestChangeFitsAndTheNextLargerDoesNot) {
   EXPECT_TRUE(Make(config, 16, 128, {full, full}).fits);
   EXPECT_EQ(changes(config, 16, 128, full), Changes());
   EXPECT_EQ(changes(config, 16, 128, full - 1),
-            (Changes{"--batch-size 15 --grad-accum 2", "--recompute"}));
+            (Changes{"--batch-size 8 --grad-accum 2", "--recompute"}));
   ASSERT_LT(five, again(config, 16, 128));
-  EXPECT_EQ(changes(config, 16, 128, five), Changes{"--batch-size 5 --grad-accum 4"});
-  EXPECT_EQ(changes(config, 16, 128, five - 1), Changes{"--batch-size 4 --grad-accum 4"});
+  // Five sequences fit, but no update of 16 is made of fives.
+  EXPECT_EQ(changes(config, 16, 128, five), Changes{"--batch-size 4 --grad-accum 4"});
+  EXPECT_EQ(changes(config, 15, 128, five), Changes{"--batch-size 5 --grad-accum 3"});
+  EXPECT_EQ(changes(config, 15, 128, five - 1), Changes{"--batch-size 3 --grad-accum 5"});
   // One sequence is the least: it may be computed again, and then be shorter.
   const int64_t one = kept(config, 1, 128);
   EXPECT_EQ(changes(config, 1, 128, one - 1), Changes{"--recompute"});
   ASSERT_LE(again(config, 1, 128), one - 1);
   EXPECT_EQ(changes(config, 3, 128, again(config, 1, 128)),
             Changes{"--batch-size 1 --grad-accum 3 --recompute"});
+  EXPECT_TRUE(same(config, 3, 128, again(config, 1, 128)));
   ModelConfig short_one = config;
   short_one.block_size = 77;
   EXPECT_EQ(changes(config, 16, 128, again(short_one, 1, 77)),
-            Changes{"--batch-size 1 --block-size 77 --recompute"});
+            Changes{"--batch-size 1 --grad-accum 16 --block-size 77 --recompute"});
+  EXPECT_FALSE(same(config, 16, 128, again(short_one, 1, 77)));
   ModelConfig three = config;
   three.n_layer = 3;
   // Three layers take less than four at any length.
   const int64_t layers = again(three, 1, 2);
   ASSERT_LT(layers, again(config, 1, 1));
   ASSERT_LT(layers, kept(three, 1, 2));
-  EXPECT_EQ(changes(config, 16, 2, layers), Changes{"--batch-size 1 --n-layer 3 --recompute"});
-  EXPECT_EQ(changes(config, 16, 2, kept(three, 1, 2)), Changes{"--batch-size 1 --n-layer 3"});
+  EXPECT_EQ(changes(config, 16, 2, layers),
+            Changes{"--batch-size 1 --grad-accum 16 --n-layer 3 --recompute"});
+  EXPECT_EQ(changes(config, 16, 2, kept(three, 1, 2)),
+            Changes{"--batch-size 1 --grad-accum 16 --n-layer 3"});
   EXPECT_EQ(changes(config, 16, 128, 1), Changes{"a narrower model: one layer of it does not fit"});
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "report/chart_svg.h"
 #include "report/format.h"
 #include "support/shell.h"
 
@@ -24,6 +25,11 @@ RunCurve Straight(const std::string& name, double from, double to, int n) {
     if (i % 5 == 0) run.rows.back().val_loss = run.rows.back().train_loss + 0.5;
   }
   return run;
+}
+
+// A picture alone in its file.
+std::vector<Picture> Panel(std::span<const RunCurve> runs, const PlotRequest& request) {
+  return {MakePicture(runs, request)};
 }
 
 const Series* Find(const Picture& picture, const std::string& label) {
@@ -123,9 +129,9 @@ TEST(Plot, TheSvgHasTheSeriesWhereTheyBelong) {
   RunCurve run{"it's <b>\"\\n\" & naïve_{x}", {}};
   const std::vector<double> losses = {4, 1, 3, 2, 2.5, 2.25};
   for (size_t i = 0; i < losses.size(); ++i) run.rows.push_back(At(10 * i, losses[i]));
-  ASSERT_TRUE(WritePicture(MakePicture(std::vector{run}, {.floor = 0.5}), path, false));
+  ASSERT_TRUE(WritePictures(Panel(std::vector{run}, {.floor = 0.5}), path, false));
   const std::string svg = ReadText(path);
-  EXPECT_NE(svg.find("Loss of it's &lt;b>\"\\n\" &amp; naïve_{x}"), std::string::npos);
+  EXPECT_NE(svg.find("Training loss of it's &lt;b>\"\\n\" &amp; naïve_{x}"), std::string::npos);
   EXPECT_NE(svg.find("floor 0.5"), std::string::npos);
   const auto points = PathOf(svg, 1);
   ASSERT_EQ(points.size(), losses.size());
@@ -140,14 +146,79 @@ TEST(Plot, TheSvgHasTheSeriesWhereTheyBelong) {
   }
 }
 
+// The numbers that follow a text in a picture: 900.0 of "<svg width=\"900.0".
+std::vector<double> NumbersAfter(const std::string& text, const std::string& before) {
+  std::vector<double> numbers;
+  for (size_t at = 0; (at = text.find(before, at)) != std::string::npos;) {
+    at += before.size();
+    numbers.push_back(std::stod(text.substr(at)));
+  }
+  return numbers;
+}
+
+// Five evaluations, of which the last is far from the others: five marks and no more.
+TEST(Plot, EachHeldOutLossIsMarkedWhereItWasMeasured) {
+  RunCurve run{"r", {}};
+  for (int i = 0; i <= 100; ++i) run.rows.push_back(At(i, 4 - 0.03 * i));
+  for (const size_t i : {0, 10, 20, 30, 100}) run.rows[i].val_loss = run.rows[i].train_loss + 0.2;
+  const Picture picture = MakePicture(std::vector{run}, {.floor = 0.5});
+  const TemporaryFolder folder;
+  ASSERT_TRUE(WritePictures({&picture, 1}, folder / "a.svg", false));
+  const std::string svg = ReadText(folder / "a.svg");
+  // gnuplot's mark 7 is its own gpPt6; the legend has one besides.
+  EXPECT_EQ(NumbersAfter(svg, "<use xlink:href='#gpPt6' transform='translate(").size(), 5u + 1);
+
+  const std::string chart = ChartSvg(picture);
+  const size_t dots = chart.find("class=\"s1 dots\" d=\"");
+  ASSERT_NE(dots, std::string::npos);
+  const std::string path = chart.substr(dots, chart.find("/>", dots) - dots);
+  const std::vector<double> x = NumbersAfter(path, "M");
+  ASSERT_EQ(x.size(), 5u);
+  // The fourth stands at 30 of 100, between the first and the last.
+  EXPECT_NEAR((x[3] - x[0]) / (x[4] - x[0]), 0.3, 1e-3);
+}
+
+TEST(Plot, PanelsStandOneBelowTheOther) {
+  const TemporaryFolder folder;
+  const std::vector runs = {Straight("runs/a", 4, 2, 21)};
+  const std::vector panels = {MakePicture(runs, {}),
+                              MakePicture(runs, {.metric = PlotMetric::kPerplexity})};
+  ASSERT_TRUE(WritePictures(panels, folder / "both.svg", false));
+  const std::string svg = ReadText(folder / "both.svg");
+  EXPECT_EQ(NumbersAfter(svg, "viewBox=\"0 0 900 "), std::vector<double>{1080});
+  const auto height = [&](const std::string& title) {
+    const size_t text = svg.find("<text>" + title), shift = svg.rfind("translate(", text);
+    return text == std::string::npos ? -1 : std::stod(svg.substr(svg.find(',', shift) + 1));
+  };
+  const double loss = height("Training and held-out loss of a<");
+  EXPECT_GT(loss, 0);
+  EXPECT_NEAR(height("Training and held-out perplexity of a<"), loss + 540, 1);
+}
+
+TEST(Plot, RunsAreNamedByWhatTellsThemApart) {
+  const auto title = [](const std::string& name) {
+    return MakePicture(std::vector{RunCurve{name, {At(0, 1)}}}, {}).title;
+  };
+  EXPECT_EQ(title("runs/stories"), "Training loss of stories");
+  EXPECT_EQ(title("runs/stories/"), "Training loss of stories");
+  EXPECT_EQ(title("runs/stories/metrics.jsonl"), "Training loss of stories");
+  const auto labels = [](const std::string& a, const std::string& b) {
+    const Picture picture =
+        MakePicture(std::vector{RunCurve{a, {At(0, 1)}}, RunCurve{b, {At(0, 1)}}}, {});
+    return picture.series[0].label + ", " + picture.series[1].label;
+  };
+  EXPECT_EQ(labels("runs/a", "runs/b"), "a train, b train");
+  EXPECT_EQ(labels("one/a", "two/a"), "one/a train, two/a train");
+}
+
 TEST(Plot, WhatCannotBeWrittenIsSaidAndLeavesNothing) {
   const TemporaryFolder folder;
-  const Picture picture = MakePicture(std::vector{Straight("a", 4, 2, 21)}, {});
-  const auto missing = WritePicture(picture, folder / "no/a.svg", false);
+  const std::vector picture = Panel(std::vector{Straight("a", 4, 2, 21)}, {});
+  const auto missing = WritePictures(picture, folder / "no/a.svg", false);
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().kind, ErrorKind::kIo);
-  EXPECT_FALSE(WritePicture(picture, folder / "a.gif", false));
-  EXPECT_FALSE(WritePicture(MakePicture({}, {}), folder / "a.svg", false));
+  EXPECT_FALSE(WritePictures(picture, folder / "a.gif", false));
+  EXPECT_FALSE(WritePictures(Panel({}, {}), folder / "a.svg", false));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
@@ -156,7 +227,7 @@ TEST(Plot, ALongRunIsThinnedButKeepsItsExtremes) {
   RunCurve run{"long", {}};
   for (int i = 0; i < 50000; ++i) run.rows.push_back(At(i, 2));
   run.rows[33333].train_loss = 9;
-  ASSERT_TRUE(WritePicture(MakePicture(std::vector{run}, {}), folder / "a.svg", false));
+  ASSERT_TRUE(WritePictures(Panel(std::vector{run}, {}), folder / "a.svg", false));
   EXPECT_LT(std::filesystem::file_size(folder / "a.svg"), 200000);
   // The spike of the raw line stands 7 nats above the rest: near the top of the picture.
   const auto raw = PathOf(ReadText(folder / "a.svg"), 1);
@@ -178,7 +249,7 @@ TEST(Plot, AsciiDrawingOfAKnownLine) {
   const auto lines = Lines(
       DrawPicture(MakePicture(std::vector{run}, {}), {.width = 60, .height = 16, .utf8 = false}));
   ASSERT_EQ(lines.size(), 16u);
-  EXPECT_EQ(lines[0], "     Loss of r (nats per token) over iterations");
+  EXPECT_EQ(lines[0], "     Training loss of r (nats per token) over iterations");
   // A falling diagonal: every row of the plot has dots, each row's further right.
   size_t before = 0;
   for (size_t i = 2; i < 14; ++i) {
@@ -222,10 +293,10 @@ TEST(Plot, OnePointAndAFlatLineCanBeDrawn) {
   const std::vector one = {RunCurve{"r", {At(0, 2)}}};
   EXPECT_NE(DrawPicture(MakePicture(one, {}), {.utf8 = false}).find('*'), std::string::npos);
   const TemporaryFolder folder;
-  EXPECT_TRUE(WritePicture(MakePicture(one, {}), folder / "one.svg", false));
+  EXPECT_TRUE(WritePictures(Panel(one, {}), folder / "one.svg", false));
   const std::vector flat = {Straight("r", 2, 2, 30)};
-  EXPECT_TRUE(WritePicture(MakePicture(flat, {.metric = PlotMetric::kPerplexity}),
-                           folder / "flat.png", false));
+  EXPECT_TRUE(
+      WritePictures(Panel(flat, {.metric = PlotMetric::kPerplexity}), folder / "flat.png", false));
 }
 
 }  // namespace

@@ -53,9 +53,16 @@ void Rename(const char* fault, const char* of_one_path, Diagnosis* diagnosis) {
 // that was kept.
 Status JudgeFirst(const TensorFile& file, const std::string& where, const AttentionDump& dump,
                   Diagnosis* diagnosis) {
-  HEED_ASSIGN(const auto first, DiagnoseInPlaceOfY(file, where, "y_first", dump.dropout, dump));
+  HEED_ASSIGN(auto first, DiagnoseInPlaceOfY(file, where, "y_first", dump.dropout, dump));
   if (first && first->verdict == DiagnosisVerdict::kCorrect) {
     Rename("position_restart", "rope_table_cache_key", diagnosis);
+  }
+  // Dropout may not be solved; without it there is one result.
+  if (first && first->verdict == DiagnosisVerdict::kUnexplained && dump.dropout == 0 &&
+      diagnosis->verdict == DiagnosisVerdict::kCorrect) {
+    *diagnosis = *std::move(first);
+    diagnosis->seen.emplace_back("y is right: the fault is in y_first alone");
+    return {};
   }
   const bool known = first && first->verdict != DiagnosisVerdict::kUnexplained;
   if (!known || !NamesAny(*diagnosis, kOffForGood)) return {};
@@ -151,7 +158,11 @@ class GradientJudge {
   }
 
  private:
-  double Floor() const { return 4 * diagnosis_.noise_floor; }
+  // Sharp scores cancel in softmax's backward pass: in 16 bits little of some gradients is left.
+  double Floor() const {
+    const bool coarse = diagnosis_.noise_floor > UnitRoundoff(DType::kF16);
+    return coarse ? 0.5 : 4 * diagnosis_.noise_floor;
+  }
 
   // Relative to the gradient, or where it cancels, as a key bias's does, to the others.
   double Distance(std::vector<double> theirs, const std::vector<double>& ours) const {

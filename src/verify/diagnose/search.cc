@@ -9,6 +9,7 @@ namespace heed {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kCoarse = 1e-5;  // between the noise of storage in 32 and in 16 bits
 
 double Square(double x) { return std::isfinite(x) ? x * x : 0; }
 
@@ -79,15 +80,18 @@ Diagnosis Conclude(std::vector<Explanation> tried, const NoiseFloor& floor) {
     diagnosis.reference_residual = std::min(diagnosis.reference_residual, explanation.residual);
   }
   const double reference = diagnosis.reference_residual;
-  // The floor is an estimate. Where a few rows of 16 bits are all there is, one of many wrong
-  // formulas comes nearer by chance.
-  if (reference <= 1.1 * floor.arithmetic &&
-      (reference <= floor.storage || reference <= 8 * best)) {
+  // The floor is an estimate, and the coarser one where everything was computed in 16 bits and
+  // scores are sharp: there one of many wrong formulas comes nearer by chance.
+  const bool coarse = floor.storage > kCoarse;
+  const bool within =
+      reference <= 1.1 * floor.arithmetic && (reference <= floor.storage || reference <= 8 * best);
+  const bool as_near = coarse && reference <= 2.5 * best;
+  if (within || (as_near && reference <= 2 * floor.arithmetic)) {
     diagnosis.verdict = DiagnosisVerdict::kCorrect;
     diagnosis.explanations = {{{}, reference, ""}};
     return diagnosis;
   }
-  if (!(best <= floor.arithmetic)) return diagnosis;
+  if (as_near || !(best <= floor.arithmetic)) return diagnosis;
   for (Explanation& explanation : tried) {
     if (explanation.faults.empty() || !WithinNoiseOf(best, explanation.residual, floor)) continue;
     const bool covered = std::ranges::any_of(diagnosis.explanations, [&](const Explanation& other) {
