@@ -61,6 +61,15 @@ class Runs : public testing::Test {
 };
 TemporaryFolder* Runs::folder_ = nullptr;
 
+// The second word fills the line of 40 columns to its end; the space behind it makes no line.
+TEST_F(Runs, TextOnATerminalWrapsBetweenWords) {
+  const std::string line = std::string(19, 't') + " " + std::string(20, 'h');
+  const std::string shown = OnTerminal(
+      folder_->path(),
+      "$heed generate gpt --quiet --max-tokens 1 --prompt '" + line + " fox  fox\n  fox'", 40);
+  EXPECT_THAT(shown, HasSubstr(line + "\nfox  fox\n  fox"));
+}
+
 TEST_F(Runs, EveryKindOfModelIsEvaluatedAndWrites) {
   for (const std::string run : {"gpt", "gqa", "averaged", "bigram", "ngram"}) {
     const json eval = Json("eval " + run + " text.txt");

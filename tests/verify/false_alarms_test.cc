@@ -10,6 +10,7 @@
 #include "support/planted_attention.h"
 #include "support/planted_dump.h"
 #include "verify/diagnose/attention_diagnosis.h"
+#include "verify/diagnose/search.h"
 
 namespace heed {
 namespace {
@@ -362,6 +363,40 @@ TEST(FalseAlarm, ANormWithoutGainCommutesWithRope) {
       set.settings["rope_pairing"] = interleaved ? "interleaved" : "half";
       EXPECT_EQ(FindingOf(set), "correct");
     }
+  }
+}
+
+// Sharp scores computed in 16 bits leave more than their floor says, and a wrong formula a little
+// less by chance. In float32 the same distances tell.
+TEST(FalseAlarm, ANameALittleNearerProvesNothingIn16Bits) {
+  const auto verdict = [](DType dtype, double right, double wrong) {
+    NoiseFloor floor = NoiseFloorOf(dtype, dtype);
+    floor.arithmetic = 1;
+    return Conclude({{{}, right, ""}, {{"scale_value"}, wrong, ""}}, floor).verdict;
+  };
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    EXPECT_EQ(verdict(dtype, 1.5, 0.9), DiagnosisVerdict::kCorrect);
+    EXPECT_EQ(verdict(dtype, 2.2, 0.9), DiagnosisVerdict::kUnexplained);
+    EXPECT_EQ(verdict(dtype, 2.7, 0.9), DiagnosisVerdict::kFault);
+  }
+  EXPECT_EQ(verdict(DType::kF32, 1.5, 0.9), DiagnosisVerdict::kFault);
+}
+
+// Another call of the same layer: no dropout of all weights fits a result three times as large.
+TEST(DiagnoseAttention, AnotherResultThatIsWrongIsSaid) {
+  for (const char* name : {"y_first", "y_eval"}) {
+    const PlantedCase sizes{.B = 2, .T = 9, .H = 1, .Hkv = 1, .D = 8, .C = 10, .seed = 7};
+    TensorSet set = PlantedAttention(sizes, {}, StoredAsFloat).Dump();
+    set[name] = set["y"];
+    const auto same = DiagnoseAttention(set.File(), "dump", {});
+    ASSERT_TRUE(same);
+    EXPECT_EQ(same->verdict, DiagnosisVerdict::kCorrect);
+    for (double& value : set[name].values) value *= 3;
+    const auto other = DiagnoseAttention(set.File(), "dump", {});
+    ASSERT_TRUE(other);
+    EXPECT_EQ(other->verdict, DiagnosisVerdict::kUnexplained) << name;
+    const std::string said = "y is right: the fault is in " + std::string(name) + " alone";
+    EXPECT_THAT(other->seen, testing::Contains(said)) << name;
   }
 }
 
