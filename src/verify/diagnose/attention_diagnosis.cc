@@ -42,6 +42,12 @@ class Diagnostician {
       if (!h.faults.empty()) continue;
       diagnosis_.reference_residual = std::min(diagnosis_.reference_residual, h.residual);
     }
+    if (dropouts.empty() && DepartsInOneRow(floor.arithmetic)) {
+      diagnosis_.verdict = DiagnosisVerdict::kUnexplained;
+      diagnosis_.explanations.clear();
+      diagnosis_.seen.emplace_back(
+          "one row alone departs: in 16 bits two scores that are almost the same change places");
+    }
     const bool dropped = !dropouts.empty() && !diagnosis_.explanations.empty();
     chosen_ = dropped ? BaseOf(diagnosis_.explanations[0]) : Chosen();
     if (dropped) SayDropout();
@@ -74,6 +80,36 @@ class Diagnostician {
                     other.hypothesis->residual <= 1.5 * fitted.hypothesis->residual &&
                     (other.HasTheirBits() || !fitted.HasTheirBits());
            });
+  }
+
+  // Whether one of many rows in 16 bits is all that a name stands on.
+  bool DepartsInOneRow(double floor) {
+    constexpr int64_t kMany = 32;
+    const bool coarse = UnitRoundoff(dump_.output) > UnitRoundoff(DType::kF32);
+    if (!coarse || diagnosis_.explanations.empty() || diagnosis_.explanations[0].faults.empty()) {
+      return false;
+    }
+    const AttentionHypothesis* right = nullptr;
+    for (const AttentionHypothesis& h : tried_) {
+      const bool nearer = right == nullptr || h.residual < right->residual;
+      if (h.faults.empty() && nearer) right = &h;
+    }
+    const TheirTensor& last = dump_.theirs.back();
+    const auto ours = search_.replay().Tensor(right->recipe, last.stage);
+    const int64_t width = last.shape.back();
+    const int64_t rows = static_cast<int64_t>(last.values.size()) / width;
+    double all = 0, most = 0, size = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      double error = 0;
+      for (int64_t i = row * width; i < (row + 1) * width; ++i) {
+        error += std::pow(last.values[i] - (*ours)[i], 2);
+        size += std::pow((*ours)[i], 2);
+      }
+      all += error;
+      most = std::max(most, error);
+    }
+    const double noise = floor * floor * size;
+    return rows >= kMany && all > noise && all - most <= noise;
   }
 
   // One for each set of faults, with the best of its variants.
