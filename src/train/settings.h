@@ -65,7 +65,8 @@ struct TrainSettings {
     visit("beta1", self.beta1, "AdamW's decay of the first moment");
     visit("beta2", self.beta2, "AdamW's decay of the second moment");
     visit("weight_decay", self.weight_decay, "on tensors of two and more dimensions");
-    visit("grad_clip", self.grad_clip, "largest gradient norm; 0 for none, which takes less memory");
+    visit("grad_clip", self.grad_clip,
+          "largest gradient norm; 0 for none, which takes less memory");
     visit("eval_interval", self.eval_interval,
           "updates between evaluations; short runs: max_iters / 4");
     visit("eval_iters", self.eval_iters, "batches of the held-out text in an evaluation");

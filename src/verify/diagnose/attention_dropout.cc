@@ -531,7 +531,8 @@ class Solver {
         }
       }
     }
-    return lost > 0 && lost < count && std::abs(lost - p * count) <= 4 * std::sqrt(p * (1 - p) * count);
+    return lost > 0 && lost < count &&
+           std::abs(lost - p * count) <= 4 * std::sqrt(p * (1 - p) * count);
   }
 
   // The rows up to `end` that were not solved, as sums of so many random terms that they are almost
