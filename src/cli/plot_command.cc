@@ -150,8 +150,8 @@ Command PlotCommand() {
           "Shows the curves of one run or several in the terminal. For one run it also writes "
           "loss.svg, loss.png, perplexity.svg and perplexity.png into the run's folder; with --out "
           "it writes the named pictures instead, loss above perplexity. Training loss is drawn "
-          "faint as logged and bold "
-          "as a moving mean; held-out loss has a point wherever it was measured.",
+          "faint as logged and bold as a moving mean; held-out loss has a point wherever it was "
+          "measured.",
       .example = "heed plot runs/demo\nheed plot runs/one runs/two --out both.svg --x tokens",
       .takes_overwrite = true,
       .declare = [](Options& options) -> CommandBody {

@@ -91,7 +91,7 @@ class Gpt {
               Activations* activations) const;
   // The same, and the gradients of `scale` times it in every Parameter::grad (added to those there
   // when pass.accumulate). Needs AllocateGradients and training activations. With pass.update
-  // weights without gradients take their steps, unless the sum is not finite: then nothing changes.
+  // weights that share a gradient take their steps, unless the sum is not finite.
   double LossAndBackward(const Pass& pass, const int32_t* tokens, const int32_t* targets,
                          float scale, Activations* activations);
 

@@ -18,13 +18,16 @@ struct UpdateInPass {
 
   void Step(const Kernels& kernels, const Parameter& weight) {
     if (measure) squares += kernels.sum_squares(weight.grad, weight.elements);
+    kernels.adamw(Of(weight));
+  }
+  AdamwArgs<> Of(const Parameter& p) const {
     AdamwArgs<> args = adamw;
-    args.n = weight.elements;
-    args.param = weight.data;
-    args.grad = weight.grad;
-    args.m += weight.offset;
-    args.v += weight.offset;
-    kernels.adamw(args);
+    args.n = p.elements;
+    args.param = p.data;
+    args.grad = p.grad;
+    args.m += p.offset;
+    args.v += p.offset;
+    return args;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "base/parallel.h"
+#include "nn/pass.h"
 #include "optim/muon.h"
 
 namespace heed {
@@ -42,14 +43,10 @@ void Adamw::Step(const Kernels& kernels, const AdamwSettings& settings, double l
   const double clip = settings.grad_clip / (gradient_norm + 1e-6);
   const double grad_scale = settings.grad_clip > 0 && clip < 1 ? clip : 1.0;
   if (settings.muon > 0) StepMatrices(kernels, settings, learning_rate, grad_scale);
+  const UpdateInPass next{NextInPass(settings, learning_rate)};
   for (Parameter& p : parameters_->all()) {
     if (p.shares_grad || (settings.muon > 0 && p.linear())) continue;
-    AdamwArgs<> args = NextInPass(settings, learning_rate);
-    args.n = p.elements;
-    args.param = p.data;
-    args.grad = p.grad;
-    args.m += p.offset;
-    args.v += p.offset;
+    AdamwArgs<> args = next.Of(p);
     if (!p.decayed()) args.weight_decay = 0;
     args.grad_scale = grad_scale;
     kernels.adamw(args);

@@ -57,7 +57,7 @@ Result<AttentionContext> ReadAttentionContext(const TensorFile& file, const std:
                                               const SettingTexts& given,
                                               const AttentionCase& attention);
 
-// The settings alibi, qk_norm, qk_layernorm and norm_eps alone. Errors (kRequest): another text;
+// The settings alone. Errors (kRequest): another text;
 // alibi with rope.
 Result<AttentionContext> ParseContextSettings(const SettingTexts& texts, const std::string& where,
                                               const AttentionSettings& settings);
