@@ -183,7 +183,7 @@ class Solver {
   std::optional<SolvedDropout> Solve(DropoutEffort effort) {
     SolvedDropout found{.residual = kInfinity};
     const bool many = effort == DropoutEffort::kManyWeights;
-    if (many && !HasMore(PiecesAt(0), 0)) return std::nullopt;
+    if (many && !HasMore(0, 0)) return std::nullopt;
     const std::vector<Row> solved = many ? DecideByDigits(&found) : Decide(&found);
     if (solved.empty() || !(found.residual <= floor_) || !IsLikely(solved, found.gain)) {
       return std::nullopt;
@@ -199,7 +199,7 @@ class Solver {
 
   // Of a dropout that digits may decide.
   std::optional<double> Likelihood() const {
-    if (!HasMore(PiecesAt(0), 0)) return std::nullopt;
+    if (!HasMore(0, 0) || !MayBeDecidedByDigits()) return std::nullopt;
     constexpr int64_t kFewRows = 2;
     const std::vector<double> some = {0.1, 0.3, 0.5};
     double best = -kInfinity;
@@ -215,45 +215,84 @@ class Solver {
  private:
   // Weights beyond the number of equations double the search each.
   static constexpr int64_t kFree = 12, kMostWeights = 64;
+  static constexpr int64_t kMostByDigits = 96;
+  // Of the floor: right ones lie well within what they might.
+  static constexpr double kByDigits = 0.1;
 
   using Row = std::vector<Piece>;  // of one position
 
-  // Whether a row has more weights than equations and `free` ones.
-  static bool HasMore(const Row& row, int64_t free) {
-    return std::ranges::any_of(row, [free](const Piece& piece) {
-      return piece.n() > std::min(piece.C() + free, kMostWeights);
-    });
+  std::span<const double> WeightsOf(int64_t b, int64_t h, int64_t t) const {
+    return std::span(pattern_).subspan(((b * case_.settings.n_head + h) * case_.T + t) * S_, S_);
   }
 
-  // The rows that may be solved, and what there is to search in them.
-  void ReadRows() {
-    for (int64_t t = 0; t < case_.T; ++t) {
-      Row row = PiecesAt(t);
-      if (HasMore(row, kFree)) break;
-      rows_.push_back(std::move(row));
+  // Of one head, or of all that a row of y sums up; 0 where neither ours nor theirs are numbers.
+  int64_t CountWeights(int64_t b, int64_t h, int64_t t) const {
+    const bool whole = last_.stage == Stage::kY;
+    int64_t count = 0;
+    for (int64_t head = whole ? 0 : h; head <= (whole ? case_.settings.n_head - 1 : h); ++head) {
+      for (const double weight : WeightsOf(b, head, t)) {
+        if (std::isnan(weight) && !std::isfinite(Square(TargetOf(b, h, t)))) return 0;
+        count += weight != 0;
+      }
     }
+    return count;
+  }
+
+  // Whether row t has more weights than equations and `free` ones.
+  bool HasMore(int64_t t, int64_t free) const {
+    const int64_t C = last_.stage == Stage::kY ? case_.proj.out : case_.settings.head_dim;
+    for (int64_t b = 0; b < case_.B; ++b) {
+      for (int64_t h = 0; h < PiecesOfRow(); ++h) {
+        if (CountWeights(b, h, t) > std::min(C + free, kMostWeights)) return true;
+      }
+    }
+    return false;
+  }
+
+  // Digits decide each head alone where y can be taken apart into them.
+  bool MayBeDecidedByDigits() const {
+    const bool whole = last_.stage == Stage::kY && case_.proj.out < case_.proj.in;
+    const int64_t C = whole ? case_.proj.out : case_.settings.head_dim;
+    const int64_t n =
+        whole ? CountWeights(0, 0, 0)
+              : std::ranges::count_if(WeightsOf(0, 0, 0), [](double w) { return w != 0; });
+    return n <= kMostByDigits && IsDecidable(n, C, kByDigits * floor_);
+  }
+
+  // The size of a piece's target, in the mean of all rows.
+  double MeanSize() const {
     double size = 0, pieces = 0;
-    for (const Row& row : rows_) {
-      for (const Piece& piece : row) {
-        const double square = Square(piece.target);
-        size += std::isfinite(square) ? square : 0;
-        ++pieces;
-      }
-    }
-    mean_ = std::sqrt(size / std::max(pieces, 1.0));
-    for (Row& row : rows_) {
-      searches_.emplace_back();
-      for (Piece& piece : row) {
-        // What drowns in the noise counts as kept.
-        Numbers strong;
-        for (int64_t i = 0; i < piece.n(); ++i) {
-          const std::span<const double> column = piece.Column(i);
-          piece.weak.push_back(std::sqrt(Square(column)) < 0.03 * floor_ * mean_);
-          if (!piece.weak.back()) strong.insert(strong.end(), column.begin(), column.end());
+    for (int64_t b = 0; b < case_.B; ++b) {
+      for (int64_t h = 0; h < PiecesOfRow(); ++h) {
+        for (int64_t t = 0; t < case_.T; ++t, ++pieces) {
+          const double square = Square(TargetOf(b, h, t));
+          size += std::isfinite(square) ? square : 0;
         }
-        searches_.back().emplace_back(std::move(strong), piece.C());
       }
     }
+    return std::sqrt(size / pieces);
+  }
+
+  // Reads row t, behind those before it, and what there is to search in it: few recipes need more
+  // than one. False where it cannot be solved.
+  bool Read(size_t t) {
+    if (t < rows_.size()) return true;
+    if (static_cast<int64_t>(t) >= case_.T) return false;
+    if (HasMore(static_cast<int64_t>(t), kFree)) return false;
+    Row row = PiecesAt(static_cast<int64_t>(t));
+    searches_.emplace_back();
+    for (Piece& piece : row) {
+      // What drowns in the noise counts as kept.
+      Numbers strong;
+      for (int64_t i = 0; i < piece.n(); ++i) {
+        const std::span<const double> column = piece.Column(i);
+        piece.weak.push_back(std::sqrt(Square(column)) < 0.03 * floor_ * mean_);
+        if (!piece.weak.back()) strong.insert(strong.end(), column.begin(), column.end());
+      }
+      searches_.back().emplace_back(std::move(strong), piece.C());
+    }
+    rows_.push_back(std::move(row));
+    return true;
   }
 
   double DroppedAt(double gain) const { return dump_.dropout > 0 ? dump_.dropout : 1 - 1 / gain; }
@@ -272,11 +311,9 @@ class Solver {
   // are not a number in theirs and ours tell nothing.
   std::vector<Piece> PiecesAt(int64_t t) const {
     std::vector<Piece> pieces;
-    const int64_t H = case_.settings.n_head;
     for (int64_t b = 0; b < case_.B; ++b) {
-      const bool whole = last_.stage == Stage::kY;
-      for (int64_t h = 0; h < (whole ? 1 : H); ++h) {
-        Piece piece = whole ? RowOf(b, t) : HeadOf(b, h, t);
+      for (int64_t h = 0; h < PiecesOfRow(); ++h) {
+        Piece piece = PieceOf(b, h, t);
         const auto is_number = [](double x) { return std::isfinite(x); };
         const bool theirs = std::ranges::all_of(piece.target, is_number);
         const bool ours = std::ranges::all_of(piece.columns, is_number);
@@ -288,8 +325,9 @@ class Solver {
 
   void AddHead(int64_t b, int64_t h, int64_t t, Piece* piece) const {
     const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, C = piece->C();
+    const std::span<const double> weights = WeightsOf(b, h, t);
     for (int64_t j = 0; j < S_; ++j) {
-      const double weight = pattern_[((b * H + h) * case_.T + t) * S_ + j];
+      const double weight = weights[j];
       if (weight == 0) continue;
       const double* v = &v_[((b * H + h) * S_ + j) * D];
       for (int64_t c = 0; c < C; ++c) {
@@ -302,28 +340,37 @@ class Solver {
     }
   }
 
-  Piece RowOf(int64_t b, int64_t t) const {
+  int64_t PiecesOfRow() const { return last_.stage == Stage::kY ? 1 : case_.settings.n_head; }
+
+  // Of one head, or of the row of y.
+  Numbers TargetOf(int64_t b, int64_t h, int64_t t) const {
+    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, T = case_.T;
+    if (last_.stage != Stage::kY) {
+      const int64_t row = last_.stage == Stage::kZ ? (b * H + h) * T + t : (b * T + t) * H + h;
+      const auto first = last_.values.begin() + row * D;
+      return {first, first + D};
+    }
     const int64_t C = case_.proj.out;
     const bool bias = (recipe_.project.without_bias & kOProj) == 0;
-    Piece piece{{}, Numbers(C), {}, {}, {}};
+    Numbers target(C);
     for (int64_t c = 0; c < C; ++c) {
-      const int64_t at = (b * case_.T + t) * C + c;
-      piece.target[c] = last_.values[at] - (bias ? case_.proj.bias[c] : 0);
-      if (recipe_.combine.plus_input) piece.target[c] -= case_.x[at];
+      const int64_t at = (b * T + t) * C + c;
+      target[c] = last_.values[at] - (bias ? case_.proj.bias[c] : 0);
+      if (recipe_.combine.plus_input) target[c] -= case_.x[at];
     }
-    for (int64_t h = 0; h < case_.settings.n_head; ++h) {
-      AddHead(b, h, t, &piece);
-      piece.ends.push_back(piece.n());
-    }
-    return piece;
+    return target;
   }
 
-  Piece HeadOf(int64_t b, int64_t h, int64_t t) const {
-    const int64_t H = case_.settings.n_head, D = case_.settings.head_dim, T = case_.T;
-    const int64_t row = last_.stage == Stage::kZ ? (b * H + h) * T + t : (b * T + t) * H + h;
-    const auto first = last_.values.begin() + row * D;
-    Piece piece{{}, Numbers(first, first + D), {}, {}, {}};
-    AddHead(b, h, t, &piece);
+  Piece PieceOf(int64_t b, int64_t h, int64_t t) const {
+    Piece piece{{}, TargetOf(b, h, t), {}, {}, {}};
+    if (last_.stage != Stage::kY) {
+      AddHead(b, h, t, &piece);
+      return piece;
+    }
+    for (int64_t head = 0; head < case_.settings.n_head; ++head) {
+      AddHead(b, head, t, &piece);
+      piece.ends.push_back(piece.n());
+    }
     return piece;
   }
 
@@ -339,7 +386,7 @@ class Solver {
 
   // The first rows with the weights that were kept in them, as many as can be solved for one gain.
   std::vector<Row> Decide(SolvedDropout* found) {
-    ReadRows();
+    mean_ = MeanSize();
     std::vector<Row> best;
     // What is not stated is known to the next gain of the list, until a row was solved.
     const double unsure = dump_.dropout > 0 ? floor_ : floor_ + 0.02;
@@ -347,7 +394,7 @@ class Solver {
       std::vector<Row> solved;
       double residual = kInfinity;
       bool refuted = false;
-      for (size_t t = 0; t < rows_.size(); ++t) {
+      for (size_t t = 0; Read(t); ++t) {
         Row row = rows_[t];
         const double near = 2 * (std::isfinite(residual) ? floor_ : unsure);
         bool any = true;
@@ -430,8 +477,7 @@ class Solver {
   }
 
   bool DecideByDigits(const Unmixing& unmixing, Piece* piece) const {
-    // Right ones lie well within what they might.
-    const double tolerance = 0.1 * floor_, size = std::sqrt(Square(piece->target));
+    const double tolerance = kByDigits * floor_, size = std::sqrt(Square(piece->target));
     if (!std::isfinite(size)) return false;
     piece->kept.assign(piece->n(), true);
     if (unmixing.inverse.empty()) {
@@ -459,7 +505,6 @@ class Solver {
   // Which of the weights from `first` on were kept, by what they make of the target.
   static bool DecideShare(const Numbers& columns, const Numbers& target, double tolerance,
                           int64_t first, Piece* piece) {
-    constexpr int64_t kMost = 96;
     const auto C = static_cast<int64_t>(target.size());
     const double least = 0.03 * tolerance * std::sqrt(Square(target));
     // Nothing but noise is left where all were dropped.
@@ -476,7 +521,7 @@ class Solver {
     const auto n = static_cast<int64_t>(at.size());
     for (int64_t i = 0; i < n && none; ++i) piece->kept[at[i]] = false;
     if (none || n == 0) return true;
-    if (n > kMost || !IsDecidable(n, C, tolerance)) return false;
+    if (n > kMostByDigits || !IsDecidable(n, C, tolerance)) return false;
     const auto kept = ColumnsAlong(strong, target, tolerance);
     for (int64_t i = 0; i < n && kept; ++i) piece->kept[at[i]] = (*kept)[i];
     return kept.has_value();
@@ -597,7 +642,7 @@ class Solver {
   const double floor_;
   const Numbers pattern_, v_;
   const int64_t S_;
-  std::vector<Row> rows_;
+  std::vector<Row> rows_;                            // those that were read
   double mean_ = 0;                                  // size of a piece's target
   std::vector<std::vector<SubsetSearch>> searches_;  // by row and piece
 };

@@ -74,21 +74,24 @@ std::string_view NameOf(Stage stage) {
   return kNames[static_cast<int>(stage)];
 }
 
-void BlankPadding(const AttentionCase& attention, const AttentionContext& context, Stage stage,
-                  std::vector<double>* values) {
+namespace {
+
+// BlankPadding of the rows at these positions.
+void BlankPaddedRows(const AttentionCase& attention, const AttentionContext& context, Stage stage,
+                     std::span<const int64_t> positions, std::vector<double>* values) {
   if (!context.Padded() || stage <= Stage::kV) return;
-  const int64_t B = attention.B, T = attention.T, P = attention.P, S = attention.S();
-  const auto size = static_cast<int64_t>(values->size());
-  // Rows [B, heads, T, width]; merged and y have no heads before the positions.
+  const int64_t B = attention.B, P = attention.P, S = attention.S();
+  const auto R = std::ssize(positions), size = std::ssize(*values);
+  // Rows [B, heads, R, width]; merged and y have no heads before the positions.
   const bool by_head = stage < Stage::kMerged;
   const int64_t heads = !by_head                ? 1
                         : stage == Stage::kKRot ? attention.settings.n_kv_head
                                                 : attention.settings.n_head;
-  const int64_t width = size / (B * heads * T);
+  const int64_t width = size / (B * heads * R);
   // What a row without a key becomes is looked at where it is stated.
   const bool keyless = context.rows_without_keys && stage >= Stage::kPattern;
   for (int64_t i = 0; i < size; ++i) {
-    const int64_t b = i / (heads * T * width), t = i / width % T;
+    const int64_t b = i / (heads * R * width), t = positions[i / width % R];
     const auto first = context.attention_mask.begin() + b * S;
     if (keyless && std::count(first, first + P + t + 1, 1) == 0) continue;
     const bool pad_key =
@@ -97,6 +100,35 @@ void BlankPadding(const AttentionCase& attention, const AttentionContext& contex
     double& value = (*values)[i];
     if (!std::isnan(value)) value = 0;
   }
+}
+
+// Whether a row of what follows the rotation depends on other positions' queries.
+bool MixesRows(const AttentionRecipe& recipe) {
+  const SoftmaxKind kind = recipe.softmax.kind;
+  return recipe.project.batch_as_time || recipe.combine.transposed ||
+         recipe.combine.merge == MergeKind::kUntransposed || kind == SoftmaxKind::kQueries ||
+         kind == SoftmaxKind::kMaximumOfKeys || kind == SoftmaxKind::kMaximumOfQueries;
+}
+
+}  // namespace
+
+void BlankPadding(const AttentionCase& attention, const AttentionContext& context, Stage stage,
+                  std::vector<double>* values) {
+  std::vector<int64_t> positions(attention.T);
+  std::iota(positions.begin(), positions.end(), 0);
+  BlankPaddedRows(attention, context, stage, positions, values);
+}
+
+std::vector<double> RowsAt(std::span<const int64_t> positions, int64_t T, int64_t width,
+                           std::span<const double> values) {
+  std::vector<double> rows;
+  rows.reserve(values.size() / T * positions.size());
+  for (auto outer = values.begin(); outer != values.end(); outer += T * width) {
+    for (const int64_t t : positions) {
+      rows.insert(rows.end(), outer + t * width, outer + (t + 1) * width);
+    }
+  }
+  return rows;
 }
 
 AttentionReplay::AttentionReplay(const AttentionCase& attention, const AttentionContext& context,
@@ -113,11 +145,10 @@ AttentionReplay::AttentionReplay(const AttentionCase& attention, const Attention
       out_weight_(Perturbed(attention.proj.weight)),
       past_k_(Perturbed(attention.past_k)),
       past_v_(Perturbed(attention.past_v)),
-      given_{attention.q, attention.k, attention.v} {
+      given_{attention.q, attention.k, attention.v},
+      every_row_(std::max(attention.B, attention.T)) {
+  std::iota(every_row_.begin(), every_row_.end(), 0);
   for (Numbers* values : {&given_.q, &given_.k, &given_.v}) Perturb(values);
-  const int64_t scores = attention.B * H_ * attention.T * attention.S();
-  memo_size_ = static_cast<size_t>(
-      std::clamp<int64_t>((int64_t{1} << 24) / std::max<int64_t>(scores, 1), 2, 12));
 }
 
 // The numbers where they lie, unless they are to be others.
@@ -142,9 +173,16 @@ std::shared_ptr<const T> AttentionReplay::Recall(Memo<T>* memo, const AttentionR
   for (const auto& [made_by, result] : memo->kept) {
     if (made_by == key) return result;
   }
-  memo->kept.emplace_front(key, std::make_shared<const T>(compute()));
-  if (memo->kept.size() > memo_size_) memo->kept.pop_back();
-  return memo->kept.front().second;
+  constexpr size_t kLeast = 2, kMostNumbers = size_t{1} << 24;
+  const auto made = std::make_shared<const T>(compute());
+  memo->kept.emplace_front(key, made);
+  memo->numbers += CountOf(*made);
+  while (memo->kept.size() > kLeast &&
+         (memo->kept.size() > memo->most || memo->numbers > kMostNumbers)) {
+    memo->numbers -= CountOf(*memo->kept.back().second);
+    memo->kept.pop_back();
+  }
+  return made;
 }
 
 AttentionReplay::Sizes AttentionReplay::SizesOf(const AttentionRecipe& recipe) const {
@@ -153,11 +191,41 @@ AttentionReplay::Sizes AttentionReplay::SizesOf(const AttentionRecipe& recipe) c
 }
 
 AttentionReplay::Shared AttentionReplay::Tensor(const AttentionRecipe& recipe, Stage stage) {
-  Shared made = Made(recipe, stage);
+  return Blanked(stage, Made(recipe, stage));
+}
+
+void AttentionReplay::LookAt(std::vector<int64_t> positions) {
+  looked_at_ = std::move(positions);
+  few_ = {};
+}
+
+AttentionReplay::Shared AttentionReplay::Glance(const AttentionRecipe& recipe, Stage stage) {
+  if (stage < Stage::kScores || MixesRows(recipe)) return nullptr;
+  glancing_ = true;
+  Shared glance = Blanked(stage, Made(recipe, stage));
+  glancing_ = false;
+  return glance;
+}
+
+AttentionReplay::Shared AttentionReplay::Blanked(Stage stage, Shared made) const {
   if (!context_.Padded()) return made;
   Numbers blanked = *made;
-  BlankPadding(case_, context_, stage, &blanked);
+  const std::span<const int64_t> every = std::span(every_row_).first(case_.T);
+  BlankPaddedRows(case_, context_, stage, glancing_ ? looked_at_ : every, &blanked);
   return std::make_shared<const Numbers>(std::move(blanked));
+}
+
+// The positions whose rows are computed from the scores on.
+std::span<const int64_t> AttentionReplay::PositionsOf(const AttentionRecipe& recipe) const {
+  if (glancing_) return looked_at_;
+  return std::span(every_row_).first(SizesOf(recipe).T);
+}
+
+// Row [B, H, R] of those that are computed as row [B, H, T].
+int64_t AttentionReplay::FullRow(const AttentionRecipe& recipe, int64_t row) const {
+  const std::span<const int64_t> positions = PositionsOf(recipe);
+  const auto R = std::ssize(positions);
+  return row / R * SizesOf(recipe).T + positions[row % R];
 }
 
 AttentionReplay::Shared AttentionReplay::Made(const AttentionRecipe& recipe, Stage stage) {
@@ -200,7 +268,8 @@ AttentionReplay::Shared AttentionReplay::Made(const AttentionRecipe& recipe, Sta
 
 // The rows of `slot` out of the joined weight [H·D + 2 Hkv·D, C] and their bias, as `choice` reads
 // them.
-AttentionReplay::SlotRows AttentionReplay::RowsOf(const ProjectChoice& choice, Slot slot) const {
+AttentionReplay::SlotRows AttentionReplay::SlotRowsOf(const ProjectChoice& choice,
+                                                      Slot slot) const {
   const int64_t C = case_.qkv.in;
   const int64_t heads[3] = {H_, Hkv_, Hkv_};
   const int64_t first[3] = {0, H_ * D_, (H_ + Hkv_) * D_};
@@ -244,7 +313,7 @@ AttentionReplay::SlotRows AttentionReplay::RowsOf(const ProjectChoice& choice, S
 AttentionReplay::Numbers AttentionReplay::ProjectSlot(const ProjectChoice& choice, Slot slot,
                                                       int64_t heads) {
   const int64_t B = case_.B, T = case_.T, C = case_.qkv.in;
-  const SlotRows from = RowsOf(choice, slot);
+  const SlotRows from = SlotRowsOf(choice, slot);
   Numbers rows(B * T * heads * D_);
   for (int64_t r = 0; r < B * T; ++r) std::ranges::copy(from.bias, rows.begin() + r * heads * D_);
   AddProduct(x_, from.weight, B * T, heads * D_, C, rows);
@@ -260,6 +329,18 @@ AttentionReplay::Numbers AttentionReplay::ProjectSlot(const ProjectChoice& choic
   return split;
 }
 
+AttentionReplay::Shared AttentionReplay::RecallSlot(const ProjectChoice& choice, Slot slot,
+                                                    int64_t heads) {
+  const auto bit = static_cast<uint8_t>(1 << static_cast<int>(slot));
+  AttentionRecipe key;
+  key.project = choice;
+  key.project.source.fill(slot);
+  key.project.without_bias &= bit;
+  key.project.transposed &= bit;
+  key.project.batch_as_time = false;
+  return Recall<Numbers>(&slots_, key, [&] { return ProjectSlot(choice, slot, heads); });
+}
+
 std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Projected(
     const AttentionRecipe& recipe) {
   return Recall<Heads>(&projected_, UpTo(Stage::kQ, recipe), [&] {
@@ -271,7 +352,7 @@ std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Projected(
     for (int s = 0; s < 3; ++s) {
       const auto source = static_cast<size_t>(choice.source[s]);
       *slots[s] = case_.qkv.parts.empty() ? *given[source]
-                                          : ProjectSlot(choice, choice.source[s], counts[source]);
+                                          : *RecallSlot(choice, choice.source[s], counts[source]);
       if (!choice.batch_as_time) continue;
       // [B, heads, T, D] -> [T, heads, B, D].
       const int64_t n = counts[source];
@@ -545,108 +626,117 @@ std::shared_ptr<const AttentionReplay::Joined> AttentionReplay::WithPast(
   AttentionRecipe key = UpTo(Stage::kQRot, recipe);
   key.cache = recipe.cache;
   return Recall<Joined>(&joined_, key, [&] {
-    const auto [B, T, P] = SizesOf(recipe);
-    const CacheStage& choice = recipe.cache;
-    const auto heads = Rotated(recipe);
-    const int64_t new_rows = choice.cache == CacheChoice::kHoleLastLost ? T - 1 : T;
-    // A hole that costs the last new row lies among the rows before it for reading alone.
-    const int64_t past_rows =
-        IsRing(recipe) ? P
-                       : KeysBefore(recipe) + (choice.cache == CacheChoice::kHoleLastLost ? 1 : 0);
-    // A faulty source may bring as many heads as the queries have.
-    const int64_t count = static_cast<int64_t>(heads->k.size()) / (B * T * D_);
-    Joined joined{.heads = count, .S = past_rows + new_rows};
-    for (const bool keys : {true, false}) {
-      const Numbers past = PastOf(recipe, keys);
-      const Numbers& fresh = keys ? heads->k : heads->v;
-      Numbers& to = keys ? joined.k : joined.v;
-      to.assign(B * count * joined.S * D_, 0);
-      if (choice.cache == CacheChoice::kJoinedFlat) {
-        const int64_t old = count * P * D_, added = count * T * D_;
-        for (int64_t b = 0; b < B; ++b) {
-          std::copy_n(past.begin() + b * old, old, to.begin() + b * (old + added));
-          std::copy_n(fresh.begin() + b * added, added, to.begin() + b * (old + added) + old);
-        }
-        continue;
-      }
-      for (int64_t r = 0; r < B * count; ++r) {
-        const auto row = to.begin() + r * joined.S * D_;
-        std::copy_n(past.begin() + r * P * D_, std::min(P, past_rows) * D_, row);
-        std::copy_n(fresh.begin() + r * T * D_, new_rows * D_, row + past_rows * D_);
-      }
+    Joined joined = Join(recipe);
+    Numbers turned(joined.k.size());
+    const int64_t S = joined.S, each = S * D_;
+    for (int64_t at = 0; at < std::ssize(turned); ++at) {
+      turned[at / each * each + at % D_ * S + at % each / D_] = joined.k[at];
     }
-    if (IsRing(recipe)) {
-      const std::vector<int64_t> rows = RingRows(recipe);
-      const auto capacity = static_cast<int64_t>(rows.size());
-      for (Numbers* values : {&joined.k, &joined.v}) {
-        Numbers ring(B * count * capacity * D_);
-        for (int64_t r = 0; r < B * count * capacity; ++r) {
-          const int64_t from = r / capacity * joined.S + rows[r % capacity];
-          std::copy_n(&(*values)[from * D_], D_, &ring[r * D_]);
-        }
-        *values = std::move(ring);
-      }
-      joined.S = capacity;
-    }
-    joined.map.resize(H_);
-    const int64_t group = std::max<int64_t>(H_ / count, 1);
-    for (int64_t h = 0; h < H_; ++h) {
-      switch (choice.heads) {
-        case HeadMap::kGrouped:
-        case HeadMap::kAlongTime:
-          joined.map[h] = h / group;
-          break;
-        case HeadMap::kTiled:
-          joined.map[h] = h % count;
-          break;
-        case HeadMap::kByKvCount:
-          joined.map[h] = std::min(h / count, count - 1);
-          break;
-        case HeadMap::kByKvCountWrapped:
-          joined.map[h] = h / count % count;
-          break;
-        case HeadMap::kFirst:
-          joined.map[h] = 0;
-          break;
-      }
-    }
-    if (choice.heads != HeadMap::kAlongTime) return joined;
-    // [B, Hkv, S·group, D], every row group times in a row, viewed as [B, H, S, D].
-    for (Numbers* values : {&joined.k, &joined.v}) {
-      Numbers wide(B * H_ * joined.S * D_);
-      for (int64_t r = 0; r < B * H_ * joined.S; ++r) {
-        std::copy_n(&(*values)[r / group * D_], D_, &wide[r * D_]);
-      }
-      *values = std::move(wide);
-    }
-    joined.heads = H_;
-    std::iota(joined.map.begin(), joined.map.end(), 0);
+    joined.k = std::move(turned);
     return joined;
   });
 }
 
+AttentionReplay::Joined AttentionReplay::Join(const AttentionRecipe& recipe) {
+  const auto [B, T, P] = SizesOf(recipe);
+  const CacheStage& choice = recipe.cache;
+  const auto heads = Rotated(recipe);
+  const int64_t new_rows = choice.cache == CacheChoice::kHoleLastLost ? T - 1 : T;
+  // A hole that costs the last new row lies among the rows before it for reading alone.
+  const int64_t past_rows =
+      IsRing(recipe) ? P
+                     : KeysBefore(recipe) + (choice.cache == CacheChoice::kHoleLastLost ? 1 : 0);
+  // A faulty source may bring as many heads as the queries have.
+  const int64_t count = static_cast<int64_t>(heads->k.size()) / (B * T * D_);
+  Joined joined{.heads = count, .S = past_rows + new_rows};
+  for (const bool keys : {true, false}) {
+    const Numbers past = PastOf(recipe, keys);
+    const Numbers& fresh = keys ? heads->k : heads->v;
+    Numbers& to = keys ? joined.k : joined.v;
+    to.assign(B * count * joined.S * D_, 0);
+    if (choice.cache == CacheChoice::kJoinedFlat) {
+      const int64_t old = count * P * D_, added = count * T * D_;
+      for (int64_t b = 0; b < B; ++b) {
+        std::copy_n(past.begin() + b * old, old, to.begin() + b * (old + added));
+        std::copy_n(fresh.begin() + b * added, added, to.begin() + b * (old + added) + old);
+      }
+      continue;
+    }
+    for (int64_t r = 0; r < B * count; ++r) {
+      const auto row = to.begin() + r * joined.S * D_;
+      std::copy_n(past.begin() + r * P * D_, std::min(P, past_rows) * D_, row);
+      std::copy_n(fresh.begin() + r * T * D_, new_rows * D_, row + past_rows * D_);
+    }
+  }
+  if (IsRing(recipe)) {
+    const std::vector<int64_t> rows = RingRows(recipe);
+    const auto capacity = static_cast<int64_t>(rows.size());
+    for (Numbers* values : {&joined.k, &joined.v}) {
+      Numbers ring(B * count * capacity * D_);
+      for (int64_t r = 0; r < B * count * capacity; ++r) {
+        const int64_t from = r / capacity * joined.S + rows[r % capacity];
+        std::copy_n(&(*values)[from * D_], D_, &ring[r * D_]);
+      }
+      *values = std::move(ring);
+    }
+    joined.S = capacity;
+  }
+  joined.map.resize(H_);
+  const int64_t group = std::max<int64_t>(H_ / count, 1);
+  for (int64_t h = 0; h < H_; ++h) {
+    switch (choice.heads) {
+      case HeadMap::kGrouped:
+      case HeadMap::kAlongTime:
+        joined.map[h] = h / group;
+        break;
+      case HeadMap::kTiled:
+        joined.map[h] = h % count;
+        break;
+      case HeadMap::kByKvCount:
+        joined.map[h] = std::min(h / count, count - 1);
+        break;
+      case HeadMap::kByKvCountWrapped:
+        joined.map[h] = h / count % count;
+        break;
+      case HeadMap::kFirst:
+        joined.map[h] = 0;
+        break;
+    }
+  }
+  if (choice.heads != HeadMap::kAlongTime) return joined;
+  // [B, Hkv, S·group, D], every row group times in a row, viewed as [B, H, S, D].
+  for (Numbers* values : {&joined.k, &joined.v}) {
+    Numbers wide(B * H_ * joined.S * D_);
+    for (int64_t r = 0; r < B * H_ * joined.S; ++r) {
+      std::copy_n(&(*values)[r / group * D_], D_, &wide[r * D_]);
+    }
+    *values = std::move(wide);
+  }
+  joined.heads = H_;
+  std::iota(joined.map.begin(), joined.map.end(), 0);
+  return joined;
+}
+
 AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
-  return Recall<Numbers>(&scores_, UpTo(Stage::kScores, recipe), [&] {
+  return Recall<Numbers>(&Rows().scores, UpTo(Stage::kScores, recipe), [&] {
     const auto [B, T, P] = SizesOf(recipe);
+    const std::span<const int64_t> positions = PositionsOf(recipe);
+    const auto R = std::ssize(positions);
     const auto heads = Rotated(recipe);
     const auto joined = WithPast(recipe);
     const int64_t S = joined->S;
-    Numbers scores(B * H_ * T * S), turned(D_ * S);
+    Numbers scores(B * H_ * R * S);
     AddAlibi(recipe, S, &scores);
-    work_ += static_cast<double>(B * H_ * T * S * D_);
+    work_ += static_cast<double>(B * H_ * R * S * D_);
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H_; ++h) {
         const double* k = &joined->k[(b * joined->heads + joined->map[h]) * S * D_];
-        // Turned, so that the inner loop runs along memory.
-        for (int64_t j = 0; j < S; ++j) {
-          for (int64_t d = 0; d < D_; ++d) turned[d * S + j] = k[j * D_ + d];
-        }
-        for (int64_t i = 0; i < T; ++i) {
-          const double* q = &heads->q[((b * H_ + h) * T + i) * D_];
-          double* row = &scores[((b * H_ + h) * T + i) * S];
+        for (int64_t r = 0; r < R; ++r) {
+          const double* q = &heads->q[((b * H_ + h) * T + positions[r]) * D_];
+          double* row = &scores[((b * H_ + h) * R + r) * S];
           for (int64_t d = 0; d < D_; ++d) {
             const double factor = recipe.score.scale * q[d];
-            const double* from = &turned[d * S];
+            const double* from = &k[d * S];
             for (int64_t j = 0; j < S; ++j) row[j] += factor * from[j];
           }
         }
@@ -657,11 +747,13 @@ AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
   });
 }
 
-// scores [B, H, T, S] -= slope of the head times the distance of the key.
+// scores [B, H, R, S] -= slope of the head times the distance of the key.
 void AttentionReplay::AddAlibi(const AttentionRecipe& recipe, int64_t S, Numbers* scores) const {
   const AlibiChoice choice = recipe.score.alibi;
   if (choice == AlibiChoice::kNone) return;
   const int64_t T = SizesOf(recipe).T;
+  const std::span<const int64_t> positions = PositionsOf(recipe);
+  const auto R = std::ssize(positions);
   std::vector<double> slopes = AlibiSlopes(H_, choice == AlibiChoice::kFromZero ? -1 : 0);
   if (choice == AlibiChoice::kOneSeries) {
     for (int64_t h = 0; h < H_; ++h) {
@@ -673,8 +765,8 @@ void AttentionReplay::AddAlibi(const AttentionRecipe& recipe, int64_t S, Numbers
                         (recipe.score.alibi_scaled ? recipe.score.scale : 1);
   for (size_t at = 0; at < scores->size(); ++at) {
     const auto r = static_cast<int64_t>(at) / S, j = static_cast<int64_t>(at) % S;
-    const int64_t i = choice == AlibiChoice::kByPosition ? 0 : S - T + r % T;
-    (*scores)[at] += factor * slopes[r / T % H_] * static_cast<double>(j - i);
+    const int64_t i = choice == AlibiChoice::kByPosition ? 0 : S - T + positions[r % R];
+    (*scores)[at] += factor * slopes[r / R % H_] * static_cast<double>(j - i);
   }
 }
 
@@ -757,12 +849,13 @@ AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& re
   const int64_t S = WithPast(recipe)->S, past = KeysBefore(recipe);
   const MaskChoice& mask = recipe.mask;
   Numbers scores = *Scores(recipe);
-  for (int64_t r = 0; r < B * H_ * T; ++r) {
+  for (int64_t r = 0; r < std::ssize(scores) / S; ++r) {
     double* row = &scores[r * S];
+    const int64_t full = FullRow(recipe, r);
     for (int64_t j = 0; j < S; ++j) {
-      const bool visible = Visible(recipe, r, j, past, S);
+      const bool visible = Visible(recipe, full, j, past, S);
       if (mask.pads == PadChoice::kRaised) {
-        row[j] += IsToken(r / (H_ * T), j, S);
+        row[j] += IsToken(full / (H_ * T), j, S);
       }
       switch (mask.hidden) {
         case HiddenAs::kLeftOut:
@@ -852,9 +945,10 @@ void TiledSoftmax(double* row, int64_t n, int64_t tile, bool carried) {
 }  // namespace
 
 AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) {
-  return Recall<Numbers>(&pattern_, UpTo(Stage::kPattern, recipe), [&] {
+  return Recall<Numbers>(&Rows().pattern, UpTo(Stage::kPattern, recipe), [&] {
     const auto [B, T, P] = SizesOf(recipe);
-    const int64_t S = WithPast(recipe)->S, square = T * S;
+    const auto R = std::ssize(PositionsOf(recipe));
+    const int64_t S = WithPast(recipe)->S, square = R * S;
     Numbers pattern = MaskedScores(recipe);
     work_ += 20 * static_cast<double>(pattern.size());
     const SoftmaxChoice& softmax = recipe.softmax;
@@ -872,7 +966,7 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
         if (empty == EmptyRow::kUniform) value = 1 / static_cast<double>(n);
         if (empty == EmptyRow::kUnmasked) value = unmasked[first + i * stride];
         if (empty == EmptyRow::kHiddenOnce && n == S && stride == 1) {
-          const int64_t row = first / S;
+          const int64_t row = FullRow(recipe, first / S);
           const bool later = i > KeysBefore(recipe) + row % T;
           value = later != !IsToken(row / (H_ * T), i, S) ? 0 : -kInfinity;
         }
@@ -891,10 +985,10 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
     };
     switch (softmax.kind) {
       case SoftmaxKind::kKeys:
-        along(S, 1, B * H_ * T, [&](int64_t r) { return r * S; });
+        along(S, 1, B * H_ * R, [&](int64_t r) { return r * S; });
         break;
       case SoftmaxKind::kQueries:
-        along(T, S, B * H_ * S, [&](int64_t r) { return r / S * square + r % S; });
+        along(R, S, B * H_ * S, [&](int64_t r) { return r / S * square + r % S; });
         break;
       case SoftmaxKind::kHeads:
         along(H_, square, B * square,
@@ -905,29 +999,29 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
         break;
       case SoftmaxKind::kTileMaximum:
       case SoftmaxKind::kTileMaximumUncarried:
-        for (int64_t r = 0; r < B * H_ * T; ++r) {
+        for (int64_t r = 0; r < B * H_ * R; ++r) {
           TiledSoftmax(&pattern[r * S], S, softmax.tile, softmax.kind == SoftmaxKind::kTileMaximum);
         }
         break;
       case SoftmaxKind::kPlusOneUnshifted:
-        for (int64_t r = 0; r < B * H_ * T; ++r) Softmax(&pattern[r * S], S, 1, 1);
+        for (int64_t r = 0; r < B * H_ * R; ++r) Softmax(&pattern[r * S], S, 1, 1);
         break;
       case SoftmaxKind::kMaximumOfKeys:
       case SoftmaxKind::kMaximumOfQueries: {
         const bool keys = softmax.kind == SoftmaxKind::kMaximumOfKeys;
         for (int64_t map = 0; map < B * H_; ++map) {
           double* first = &pattern[map * square];
-          for (int64_t r = 0; r < (keys ? T : S); ++r) {
-            SubtractMaximum(first + r * (keys ? S : 1), keys ? S : T, keys ? 1 : S);
+          for (int64_t r = 0; r < (keys ? R : S); ++r) {
+            SubtractMaximum(first + r * (keys ? S : 1), keys ? S : R, keys ? 1 : S);
           }
-          for (int64_t r = 0; r < (keys ? S : T); ++r) {
-            DivideBySum(first + r * (keys ? 1 : S), keys ? T : S, keys ? S : 1);
+          for (int64_t r = 0; r < (keys ? S : R); ++r) {
+            DivideBySum(first + r * (keys ? 1 : S), keys ? R : S, keys ? S : 1);
           }
         }
         break;
       }
       case SoftmaxKind::kOverflow32:
-        for (int64_t r = 0; r < B * H_ * T; ++r) {
+        for (int64_t r = 0; r < B * H_ * R; ++r) {
           double* row = &pattern[r * S];
           float sum = 0;
           for (int64_t j = 0; j < S; ++j) sum += std::exp(static_cast<float>(row[j]));
@@ -936,9 +1030,10 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
         break;
     }
     if (recipe.mask.hidden == HiddenAs::kZeroedAfter) {
-      for (int64_t r = 0; r < B * H_ * T; ++r) {
+      for (int64_t r = 0; r < B * H_ * R; ++r) {
+        const int64_t full = FullRow(recipe, r);
         for (int64_t j = 0; j < S; ++j) {
-          if (!Visible(recipe, r, j, KeysBefore(recipe), S)) pattern[r * S + j] = 0;
+          if (!Visible(recipe, full, j, KeysBefore(recipe), S)) pattern[r * S + j] = 0;
         }
       }
     }
@@ -959,28 +1054,29 @@ AttentionReplay::Numbers AttentionReplay::ValuesByHead(const AttentionRecipe& re
 }
 
 void AttentionReplay::AssumePattern(const AttentionRecipe& recipe, Numbers pattern) {
-  pattern_.kept.emplace_front(UpTo(Stage::kPattern, recipe),
-                              std::make_shared<const Numbers>(std::move(pattern)));
+  all_.pattern.numbers += pattern.size();
+  all_.pattern.kept.emplace_front(UpTo(Stage::kPattern, recipe),
+                                  std::make_shared<const Numbers>(std::move(pattern)));
 }
 
 // ------------------------------------------------------------------ output
 
 AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {
-  return Recall<Numbers>(&z_, UpTo(Stage::kZ, recipe), [&] {
-    const auto [B, T, P] = SizesOf(recipe);
+  return Recall<Numbers>(&Rows().z, UpTo(Stage::kZ, recipe), [&] {
+    const int64_t B = SizesOf(recipe).B, R = std::ssize(PositionsOf(recipe));
     const auto joined = WithPast(recipe);
     const Shared pattern = Pattern(recipe);
     const int64_t S = joined->S;
-    Numbers z(B * H_ * T * D_);
-    work_ += static_cast<double>(B * H_ * T * S * D_);
+    Numbers z(B * H_ * R * D_);
+    work_ += static_cast<double>(B * H_ * R * S * D_);
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H_; ++h) {
         const double* v = &joined->v[(b * joined->heads + joined->map[h]) * S * D_];
-        const double* weights = &(*pattern)[(b * H_ + h) * T * S];
-        for (int64_t i = 0; i < T; ++i) {
-          double* row = &z[((b * H_ + h) * T + i) * D_];
+        const double* weights = &(*pattern)[(b * H_ + h) * R * S];
+        for (int64_t i = 0; i < R; ++i) {
+          double* row = &z[((b * H_ + h) * R + i) * D_];
           // Turned weights are those of as many queries as there are.
-          for (int64_t j = 0; j < (recipe.combine.transposed ? std::min(S, T) : S); ++j) {
+          for (int64_t j = 0; j < (recipe.combine.transposed ? std::min(S, R) : S); ++j) {
             const double weight =
                 recipe.combine.transposed ? weights[j * S + i] : weights[i * S + j];
             if (weight == 0) continue;
@@ -995,15 +1091,15 @@ AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {
 }
 
 AttentionReplay::Shared AttentionReplay::Merged(const AttentionRecipe& recipe) {
-  return Recall<Numbers>(&merged_, UpTo(Stage::kMerged, recipe), [&] {
-    const auto [B, T, P] = SizesOf(recipe);
+  return Recall<Numbers>(&Rows().merged, UpTo(Stage::kMerged, recipe), [&] {
+    const int64_t B = SizesOf(recipe).B, R = std::ssize(PositionsOf(recipe));
     const Shared z = Z(recipe);
     const MergeKind kind = recipe.combine.merge;
     Numbers merged(z->size());
     if (kind == MergeKind::kUntransposed) {
       const int64_t width = H_ * D_;
-      for (int64_t r = 0; r < B * T; ++r) {
-        const int64_t row = recipe.project.batch_as_time ? r % T * B + r / T : r;
+      for (int64_t r = 0; r < B * R; ++r) {
+        const int64_t row = recipe.project.batch_as_time ? r % R * B + r / R : r;
         std::copy_n(&(*z)[r * width], width, &merged[row * width]);
       }
       return merged;
@@ -1019,9 +1115,9 @@ AttentionReplay::Shared AttentionReplay::Merged(const AttentionRecipe& recipe) {
         h = n / B;
         b = n % B;
       }
-      for (int64_t t = 0; t < T; ++t) {
-        const int64_t row = recipe.project.batch_as_time ? t * B + b : b * T + t;
-        std::copy_n(&(*z)[(n * T + t) * D_], D_, &merged[(row * H_ + h) * D_]);
+      for (int64_t r = 0; r < R; ++r) {
+        const int64_t row = recipe.project.batch_as_time ? r * B + b : b * R + r;
+        std::copy_n(&(*z)[(n * R + r) * D_], D_, &merged[(row * H_ + h) * D_]);
       }
     }
     return merged;
@@ -1029,9 +1125,9 @@ AttentionReplay::Shared AttentionReplay::Merged(const AttentionRecipe& recipe) {
 }
 
 AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
-  return Recall<Numbers>(&output_, recipe, [&] {
+  return Recall<Numbers>(&Rows().output, recipe, [&] {
     const Shared merged = Merged(recipe);
-    const int64_t C = case_.proj.out, width = case_.proj.in, rows = case_.B * case_.T;
+    const int64_t C = case_.proj.out, width = case_.proj.in, rows = std::ssize(*merged) / width;
     std::span<const double> weight = out_weight_;
     Numbers turned;
     if (recipe.project.transposed & kOProj) {
@@ -1046,7 +1142,10 @@ AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
       }
     }
     AddProduct(*merged, weight, rows, C, width, y);
-    for (size_t i = 0; i < y.size() && recipe.combine.plus_input; ++i) y[i] += x_[i];
+    for (int64_t r = 0; r < rows && recipe.combine.plus_input; ++r) {
+      const double* x = &x_[FullRow(recipe, r) * C];
+      for (int64_t c = 0; c < C; ++c) y[r * C + c] += x[c];
+    }
     work_ += static_cast<double>(rows * C * width);
     Perturb(&y);
     return y;

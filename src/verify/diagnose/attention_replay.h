@@ -28,6 +28,10 @@ std::string_view NameOf(Stage stage);
 void BlankPadding(const AttentionCase& attention, const AttentionContext& context, Stage stage,
                   std::vector<double>* values);
 
+// The rows at these positions of a tensor [.., T, width].
+std::vector<double> RowsAt(std::span<const int64_t> positions, int64_t T, int64_t width,
+                           std::span<const double> values);
+
 // Random relative errors of every input and every result, as a type of this unit roundoff leaves.
 struct Perturbation {
   double unit = 0;
@@ -47,6 +51,11 @@ class AttentionReplay {
   // The tensor by this recipe, behind BlankPadding. Stages whose choices
   // did not change are not computed again.
   Shared Tensor(const AttentionRecipe& recipe, Stage stage);
+  // The R rows that Glance() computes: positions of the chunk.
+  void LookAt(std::vector<int64_t> positions);
+  // A tensor from the scores on with these rows alone, [B, H, R, ..] or [B, R, C]; nullptr for
+  // earlier ones, and where the recipe makes a row from others.
+  Shared Glance(const AttentionRecipe& recipe, Stage stage);
   // What the query heads read: [B, H, S, D]. Not along the batch axis.
   Numbers ValuesByHead(const AttentionRecipe& recipe);
   // Later results of this recipe follow from this pattern. For a replay that has computed nothing.
@@ -61,7 +70,7 @@ class AttentionReplay {
     Numbers q, k, v;
   };
   struct Joined {
-    Numbers k, v;  // [B, heads, S, D]
+    Numbers k, v;  // [B, heads, D, S] and [B, heads, S, D]
     int64_t heads = 0, S = 0;
     std::vector<int64_t> map;  // which of them a query head reads
   };
@@ -69,9 +78,14 @@ class AttentionReplay {
   template <class T>
   struct Memo {
     std::deque<std::pair<AttentionRecipe, std::shared_ptr<const T>>> kept;
+    size_t most = 8, numbers = 0;
   };
   struct Sizes {
     int64_t B, T, P;
+  };
+  // What is made row by row.
+  struct ByRow {
+    Memo<Numbers> scores, pattern, z, merged, output;
   };
   // The part of the joined weight [rows, C] that makes one slot.
   struct SlotRows {
@@ -79,11 +93,18 @@ class AttentionReplay {
     Numbers moved, bias;
   };
 
+  static size_t CountOf(const Numbers& values) { return values.size(); }
+  static size_t CountOf(const Heads& x) { return x.q.size() + x.k.size() + x.v.size(); }
+  static size_t CountOf(const Joined& x) { return x.k.size() + x.v.size(); }
   template <class T>
   std::shared_ptr<const T> Recall(Memo<T>* memo, const AttentionRecipe& key,
                                   const std::function<T()>& compute);
   Sizes SizesOf(const AttentionRecipe& recipe) const;
   Shared Made(const AttentionRecipe& recipe, Stage stage);
+  Shared Blanked(Stage stage, Shared made) const;
+  std::span<const int64_t> PositionsOf(const AttentionRecipe& recipe) const;
+  int64_t FullRow(const AttentionRecipe& recipe, int64_t row) const;
+  ByRow& Rows() { return glancing_ ? few_ : all_; }
   bool Visible(const AttentionRecipe& recipe, int64_t row, int64_t j, int64_t past,
                int64_t S) const;
   int64_t MaskRowOf(const AttentionRecipe& recipe, int64_t b, int64_t h) const;
@@ -100,14 +121,16 @@ class AttentionReplay {
   std::shared_ptr<const Heads> Projected(const AttentionRecipe& recipe);
   std::shared_ptr<const Heads> Rotated(const AttentionRecipe& recipe);
   std::shared_ptr<const Joined> WithPast(const AttentionRecipe& recipe);
+  Joined Join(const AttentionRecipe& recipe);
   Shared Scores(const AttentionRecipe& recipe);
   Shared Pattern(const AttentionRecipe& recipe);
   Shared Z(const AttentionRecipe& recipe);
   Shared Merged(const AttentionRecipe& recipe);
   Shared Output(const AttentionRecipe& recipe);
 
-  SlotRows RowsOf(const ProjectChoice& choice, Slot slot) const;
+  SlotRows SlotRowsOf(const ProjectChoice& choice, Slot slot) const;
   Numbers ProjectSlot(const ProjectChoice& choice, Slot slot, int64_t heads);
+  Shared RecallSlot(const ProjectChoice& choice, Slot slot, int64_t heads);
   void Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves, bool keys,
             Numbers* x);
   Numbers PastOf(const AttentionRecipe& recipe, bool keys);
@@ -120,13 +143,17 @@ class AttentionReplay {
   Perturbation perturbation_;
   uint64_t draws_ = 0;
   double work_ = 0;
-  size_t memo_size_ = 0;
   std::deque<Numbers> perturbed_;
   std::span<const double> x_, weight_, bias_, out_weight_, past_k_, past_v_;
   Heads given_;
-  Memo<Heads> projected_, rotated_;
-  Memo<Joined> joined_;
-  Memo<Numbers> scores_, pattern_, z_, merged_, output_;
+  // As many as there are faults of these stages, for pairs return to each.
+  static constexpr size_t kMany = 96;
+  Memo<Numbers> slots_{.most = kMany};
+  Memo<Heads> projected_{.most = kMany}, rotated_{.most = kMany};
+  Memo<Joined> joined_{.most = kMany};
+  ByRow all_, few_;
+  std::vector<int64_t> every_row_, looked_at_;
+  bool glancing_ = false;  // rows are those looked at
 };
 
 }  // namespace heed

@@ -429,7 +429,11 @@ std::vector<std::string> NamesOf(const AttentionHypothesis& hypothesis) {
 // ------------------------------------------------------------------ residuals
 
 AttentionSearch::AttentionSearch(const AttentionDump& dump)
-    : dump_(dump), replay_(dump.attention, dump.context), conventions_(Conventions(dump).List()) {
+    : dump_(dump),
+      replay_(dump.attention, dump.context),
+      rough_{AttentionReplay(dump.attention, dump.context, {Unit(), 1}),
+             AttentionReplay(dump.attention, dump.context, {Unit(), 2})},
+      conventions_(Conventions(dump).List()) {
   double largest = 0;
   for (const double score : *replay_.Tensor(conventions_[0].right, Stage::kScores)) {
     largest = std::max(largest, std::abs(score));
@@ -514,16 +518,74 @@ double AttentionSearch::RoundedResidualOf(const AttentionRecipe& recipe) {
   return rounded;
 }
 
-NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) const {
+// The position at which theirs depart most from `right` and the last one: enough to see that most
+// recipes are hopeless.
+void AttentionSearch::ChooseRows(const AttentionRecipe& right) {
+  constexpr int64_t kWorthIt = 8;
+  const TheirTensor& last = dump_.theirs.back();
+  const size_t rank = last.shape.size();
+  const int64_t T = last.shape[rank - 2], width = last.shape[rank - 1];
+  if (T < kWorthIt) return;
+  const auto ours = replay_.Tensor(right, last.stage);
+  std::vector<double> errors(T);
+  for (size_t i = 0; i < last.values.size(); ++i) {
+    const double error = Distance(last.values[i], (*ours)[i]);
+    errors[static_cast<int64_t>(i) / width % T] += error * error;
+  }
+  const int64_t most = std::ranges::max_element(errors) - errors.begin();
+  std::vector<int64_t> rows = {most, most == T - 1 ? T / 2 : T - 1};
+  for (const TheirTensor& tensor : dump_.theirs) {
+    looked_at_.push_back(RowsAt(rows, T, tensor.shape.back(), tensor.values));
+    sizes_.push_back(RootMeanSquare(tensor.values) *
+                     std::sqrt(static_cast<double>(tensor.values.size())));
+  }
+  replay_.LookAt(std::move(rows));
+}
+
+// `to_the_end`: also behind a tensor that rules the recipe out.
+AttentionSearch::Glance AttentionSearch::GlanceAt(const AttentionRecipe& recipe, bool to_the_end) {
+  const double floor = NoiseFloorOf(dump_.output, dump_.coarsest).arithmetic;
+  Glance glance;
+  for (size_t i = 0; i < dump_.theirs.size(); ++i) {
+    const TheirTensor& tensor = dump_.theirs[i];
+    double residual = 0, least = 0;
+    // Scores may have been saved behind the mask.
+    const bool few = !looked_at_.empty() && tensor.stage != Stage::kScores;
+    if (const auto ours = few ? replay_.Glance(recipe, tensor.stage) : nullptr) {
+      double apart = 0;
+      for (size_t at = 0; at < ours->size(); ++at) {
+        const double d = Distance(looked_at_[i][at], (*ours)[at]);
+        apart += d * d;
+      }
+      apart = std::sqrt(apart);
+      // ‖theirs − ours‖ is at least `apart`, and ‖ours‖ at most ‖theirs‖ and it.
+      least = std::isfinite(apart) ? apart / (sizes_[i] + apart) : apart;
+      residual = Residual(looked_at_[i], *ours);
+    } else {
+      residual = least = ResidualOf(recipe, tensor);
+    }
+    if (residual <= floor && glance.residual <= floor) ++glance.reproduced;
+    glance.residual = std::max(glance.residual, residual);
+    glance.least = std::max(glance.least, least);
+    if (!to_the_end && glance.least > MostFloor()) break;
+  }
+  return glance;
+}
+
+void AttentionSearch::Judge(AttentionHypothesis* hypothesis) {
+  const Glance glance = GlanceAt(hypothesis->recipe, false);
+  const bool hopeless = glance.least > MostFloor();
+  hypothesis->reproduced = glance.reproduced;
+  hypothesis->residual = hopeless ? glance.residual : ResidualOf(hypothesis->recipe);
+}
+
+NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) {
   NoiseFloor floor = NoiseFloorOf(dump_.output, dump_.coarsest);
-  const double unit = Unit();
-  AttentionReplay exact(dump_.attention, dump_.context);
   double perturbed = 0;
-  for (const uint64_t seed : {1, 2}) {
-    AttentionReplay rough(dump_.attention, dump_.context, {unit, seed});
+  for (AttentionReplay& rough : rough_) {
     for (const TheirTensor& tensor : dump_.theirs) {
       const double residual =
-          Residual(*rough.Tensor(recipe, tensor.stage), *exact.Tensor(recipe, tensor.stage));
+          Residual(*rough.Tensor(recipe, tensor.stage), *replay_.Tensor(recipe, tensor.stage));
       if (std::isfinite(residual)) perturbed = std::max(perturbed, residual);
     }
   }
@@ -563,7 +625,7 @@ std::vector<AttentionHypothesis> AttentionSearch::Singles(size_t convention) {
                                  .recipe = under.right};
       single.changes[0](&single.recipe);
       if (single.recipe == under.right) continue;
-      single.residual = ResidualOf(single.recipe);
+      Judge(&single);
       singles.push_back(std::move(single));
     }
   }
@@ -577,13 +639,15 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
     fit.change(number, &recipe);
     return recipe;
   };
-  Minimum found = Minimise(fit, 0.3 * std::min(base.residual, 1.0),
-                           [&](double number) { return ResidualOf(with(number)); });
+  Minimum found = Minimise(fit, 0.3 * std::min(base.residual, 1.0), [&](double number) {
+    const Glance glance = GlanceAt(with(number), true);
+    return glance.least > MostFloor() ? glance.residual : ResidualOf(with(number));
+  });
   AttentionHypothesis fitted = base;
   fitted.faults.push_back(fault);
   fitted.residual = kInfinity;
   // Where nothing is comparable, no number is better than another.
-  if (!std::isfinite(found.value)) return fitted;
+  if (!std::isfinite(found.value) || found.value > MostFloor()) return fitted;
   // A round number is likelier, where it does no harm.
   for (int digits = 4; digits > 0; --digits) {
     const double round = RoundedTo(digits, found.at);
@@ -639,7 +703,7 @@ std::vector<AttentionHypothesis> AttentionSearch::Extended(
       both.faults.push_back(single.faults[0]);
       both.changes.push_back(single.changes[0]);
       if (!single.detail.empty()) both.detail += (both.detail.empty() ? "" : "; ") + single.detail;
-      both.residual = ResidualOf(both.recipe);
+      Judge(&both);
       extended.push_back(std::move(both));
     }
   }
@@ -650,15 +714,9 @@ std::vector<AttentionHypothesis> AttentionSearch::Extended(
 // residual.
 std::vector<AttentionHypothesis> AttentionSearch::Promising(std::vector<AttentionHypothesis> all,
                                                             size_t count) {
-  const double floor = NoiseFloorOf(dump_.output, dump_.coarsest).arithmetic;
   std::vector<std::pair<std::pair<int64_t, double>, size_t>> order;
   for (size_t i = 0; i < all.size(); ++i) {
-    int64_t reproduced = 0;
-    for (const TheirTensor& tensor : dump_.theirs) {
-      if (dump_.theirs.size() == 1 || ResidualOf(all[i].recipe, tensor) > floor) break;
-      ++reproduced;
-    }
-    order.push_back({{-reproduced, all[i].residual}, i});
+    order.push_back({{-all[i].reproduced, all[i].residual}, i});
   }
   std::ranges::sort(order);
   std::vector<AttentionHypothesis> best;
@@ -807,6 +865,7 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
     }
     return any;
   };
+  ChooseRows(rights[0].recipe);
   std::vector<std::vector<AttentionHypothesis>> singles(conventions_.size());
   const bool right_fits = Explains(rights[0]);
   const std::vector<AttentionHypothesis> bases =

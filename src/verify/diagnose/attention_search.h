@@ -2,6 +2,7 @@
 // each fault alone, then fitted ones, then pairs and triples.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,8 +27,11 @@ struct AttentionHypothesis {
   std::string detail;
   size_t convention = 0;
   AttentionRecipe recipe;
-  double residual = 0;  // the largest of all their tensors
-  bool fitted = false;  // has a number that was fitted
+  // The largest of all their tensors; of what seems hopeless at a few rows, that of the first
+  // tensor to depart at these.
+  double residual = 0;
+  int64_t reproduced = 0;  // of their tensors, from the front
+  bool fitted = false;     // has a number that was fitted
 };
 
 // Dropout on top of `base`: a right formula, or one fault.
@@ -57,7 +61,7 @@ class AttentionSearch {
   std::vector<AttentionRecipe> RecipesOf(const std::vector<std::string>& faults) const;
 
   // What rounding may do to their tensors when they are made by `recipe`.
-  NoiseFloor FloorOf(const AttentionRecipe& recipe) const;
+  NoiseFloor FloorOf(const AttentionRecipe& recipe);
   double ResidualOf(const AttentionRecipe& recipe, const TheirTensor& tensor);
   // The largest residual once ours are rounded into their type as well.
   double RoundedResidualOf(const AttentionRecipe& recipe);
@@ -65,7 +69,16 @@ class AttentionSearch {
   AttentionReplay& replay() { return replay_; }
 
  private:
+  // What a few rows, and the tensors before the scores, say of a recipe.
+  struct Glance {
+    double least = 0;     // a bound from below on its residual
+    double residual = 0;  // of these rows
+    int64_t reproduced = 0;
+  };
   double ResidualOf(const AttentionRecipe& recipe);
+  void ChooseRows(const AttentionRecipe& right);
+  Glance GlanceAt(const AttentionRecipe& recipe, bool to_the_end);
+  void Judge(AttentionHypothesis* hypothesis);
   double Unit() const;
   double MostFloor() const;
   int64_t EqualRowsFromFirst();
@@ -89,8 +102,11 @@ class AttentionSearch {
 
   const AttentionDump& dump_;
   AttentionReplay replay_;
+  std::array<AttentionReplay, 2> rough_;  // with errors of rounding
   std::vector<AttentionConvention> conventions_;
   std::vector<AttentionDropout> dropouts_;
+  std::vector<std::vector<double>> looked_at_;  // of their tensors, the rows that a glance compares
+  std::vector<double> sizes_;                   // Euclidean norms of their tensors
 };
 
 }  // namespace heed
