@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/plural.h"
 #include "baseline/ngram.h"
 #include "io/file.h"
 #include "model/load.h"
@@ -34,7 +35,8 @@ Result<LanguageModel> OpenModel(const std::string& folder, const Kernels& kernel
     opened.tokenizer = OpenTokenizer(folder);
     if (opened.tokenizer && (*opened.tokenizer)->vocab_size() != ngram.vocab_size()) {
       return Fail(ErrorKind::kFormat, folder,
-                  fmt::format("{} tokens in tokenizer.json", (*opened.tokenizer)->vocab_size()),
+                  fmt::format("{} token{} in tokenizer.json", (*opened.tokenizer)->vocab_size(),
+                              Plural((*opened.tokenizer)->vocab_size())),
                   fmt::format("{}, as config.json says", ngram.vocab_size()));
     }
     opened.predictor = std::make_unique<Ngram>(std::move(ngram));

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/fields_text.h"
+#include "base/plural.h"
 #include "base/quote.h"
 #include "cli/attention_map_command.h"
 #include "cli/command.h"
@@ -138,9 +139,10 @@ std::string Table(const std::vector<TracedTensor>& traced) {
 std::string Summary(const AttentionCase& attention) {
   const AttentionSettings& s = attention.settings;
   std::string text = fmt::format(
-      "causal self-attention of {} x {} positions: {} query heads on {} key/value "
-      "heads of width {}",
-      attention.B, attention.T, s.n_head, s.n_kv_head, s.head_dim);
+      "causal self-attention of {} x {} position{}: {} query head{} on {} key/value head{} of "
+      "width {}",
+      attention.B, attention.T, Plural(attention.T), s.n_head, Plural(s.n_head), s.n_kv_head,
+      Plural(s.n_kv_head), s.head_dim);
   if (s.position == Position::kRope) {
     text += fmt::format(", {} of {} channels rotated ({}, theta {}) from position {}", s.rotary_dim,
                         s.head_dim, NameOf(s.rope_pairing), s.rope_theta,

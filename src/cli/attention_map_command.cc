@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/mapped_file.h"
+#include "base/plural.h"
 #include "cli/json.h"
 #include "eval/ablation.h"
 #include "inspect/attention_map.h"
@@ -160,8 +161,8 @@ class MapRun {
     if (settings_.layer >= 0 && settings_.head >= 0) text += MapText(width) + "\n";
     text += HabitsTable(width);
     if (ablation_) {
-      text += fmt::format("loss of the whole model: {:.4f} over {} tokens\n", ablation_->loss,
-                          FormatCount(ablation_->tokens));
+      text += fmt::format("loss of the whole model: {:.4f} over {} token{}\n", ablation_->loss,
+                          FormatCount(ablation_->tokens), Plural(ablation_->tokens));
     }
     if (Shown().size() < tokens_.size()) {
       text += fmt::format("maps are of the first {} of {} tokens\n", Shown().size(),

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/nearest.h"
 #include "base/parallel.h"
+#include "base/plural.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "cli/precision.h"
@@ -378,10 +379,9 @@ Result<Verdict> Run(Session& session, const BenchSettings& settings) {
   }
   const bool bf16 = settings.dtype == Precision::kBf16;
   const Ceilings ceilings = MeasureCeilings(bf16 ? Arithmetic::kBf16 : Arithmetic::kF32);
-  HEED_TRY(session.terminal.Say(
-      fmt::format("ceilings of {} thread{}: {} {:.0f} GFLOP/s, memory {:.1f} GB/s\n\n",
-                  NumThreads(), NumThreads() == 1 ? "" : "s", NameOf(settings.dtype),
-                  ceilings.flops / 1e9, ceilings.bytes / 1e9)));
+  HEED_TRY(session.terminal.Say(fmt::format(
+      "ceilings of {} thread{}: {} {:.0f} GFLOP/s, memory {:.1f} GB/s\n\n", NumThreads(),
+      Plural(NumThreads()), NameOf(settings.dtype), ceilings.flops / 1e9, ceilings.bytes / 1e9)));
   HEED_TRY(session.terminal.Say(fmt::format(
       "{:<12} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>9}\n",
       fmt::format("{} {}", NameOf(settings.mode), NameOf(settings.dtype)), "ms", "least", "most",

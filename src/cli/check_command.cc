@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fields_text.h"
+#include "base/plural.h"
+#include "base/quote.h"
 #include "cli/command.h"
 #include "model/load.h"
 #include "report/format.h"
@@ -102,11 +104,18 @@ std::string VerdictLine(const CheckReport& report, size_t width) {
   const CheckResult* failed = report.FirstFailed();
   const std::string skipped = counts[2] == 0 ? "" : fmt::format(", {} not applicable", counts[2]);
   if (failed == nullptr) {
-    return Wrap(fmt::format("ok: {} checks passed{}", counts[0], skipped), width, 0) + "\n";
+    return Wrap(fmt::format("ok: {} check{} passed{}", counts[0], Plural(counts[0]), skipped),
+                width, 0) +
+           "\n";
   }
   const std::string verdict = fmt::format("failed: {} of {} checks{}; begin with {}:", counts[1],
                                           counts[0] + counts[1], skipped, failed->name);
   return Wrap(verdict, width, 0) + "\n  " + Wrap(std::string(failed->look), width - 2, 2) + "\n";
+}
+
+// A large model is silent for some seconds.
+void NoteStart(Session& session, const std::string& model) {
+  if (session.terminal.err_is_terminal()) session.terminal.Note("checking " + Printable(model));
 }
 
 Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels& kernels) {
@@ -130,6 +139,7 @@ Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels
     }
     HEED_ASSIGN(LoadedModel loaded, LoadModel(request.arguments[0], kernels));
     HEED_TRY(plantable(loaded.model->config()));
+    NoteStart(session, request.arguments[0]);
     return CheckModel(std::move(loaded.model), seed);
   }
   TrainSettings unused;
@@ -138,6 +148,7 @@ Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels
   ApplyKind(kind, &request.model);
   HEED_TRY(session.options.Apply());
   HEED_TRY(plantable(request.model));
+  NoteStart(session, inputs.preset);
   return CheckFreshModel(request.model, kernels, seed);
 }
 

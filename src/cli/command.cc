@@ -3,6 +3,7 @@
 #include <new>
 
 #include "base/parallel.h"
+#include "report/format.h"
 
 namespace heed {
 namespace {
@@ -83,16 +84,47 @@ Result<Verdict> Run(std::span<const Command> commands, std::string_view program,
                     nearest.empty() ? "see heed --help" : "did you mean heed " + nearest + "?");
 }
 
+// Words of a command line; blanks inside double quotes are part of a word.
+std::vector<std::string> CommandWords(std::string_view line) {
+  std::vector<std::string> words(1);
+  bool quoted = false;
+  for (const char c : line) {
+    if (c == '"') quoted = !quoted;
+    if (c == ' ' && !quoted) {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+// A command line fit to be copied: lines but the last end in a backslash.
+std::string WrapCommand(std::string_view line, size_t width) {
+  std::string text = " ";
+  size_t used = text.size();
+  for (const std::string& word : CommandWords(line)) {
+    constexpr size_t kBackslash = 2;
+    if (used > 1 && used + 1 + TextWidth(word) + kBackslash > width) {
+      text += " \\\n   ";
+      used = 3;
+    }
+    text += " " + word;
+    used += 1 + TextWidth(word);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string HelpText(const Command& command, const Options& options, size_t width) {
   const std::string name(command.name);
-  std::string text = Wrap("heed " + name + ": " + std::string(command.summary), width, 0) +
-                     "\n\nUsage: heed " + name + " " + options.Usage() + "\n\n" +
+  std::string text = Wrap("heed " + name + ": " + std::string(command.summary), width, 0) + "\n\n" +
+                     Wrap("Usage: heed " + name + " " + options.Usage(), width, 2) + "\n\n" +
                      Wrap(command.explanation, width, 0) + "\n\nExample:\n";
   for (std::string_view rest = command.example; !rest.empty();) {
     const size_t end = std::min(rest.find('\n'), rest.size());
-    text += "  " + std::string(rest.substr(0, end)) + "\n";
+    text += WrapCommand(rest.substr(0, end), width) + "\n";
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return text + "\n" + options.List(width);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/plural.h"
 #include "base/quote.h"
 #include "cli/command.h"
 #include "cli/json.h"
@@ -54,7 +55,9 @@ std::string Text(const std::vector<RunRecord>& runs, size_t width) {
 
 Result<Verdict> Run(Session& session, const std::vector<std::string>& folders) {
   if (folders.size() < 2) {
-    return BadRequest("RUN RUN...", fmt::format("{} folders", folders.size()), "two runs or more");
+    return BadRequest("RUN RUN...",
+                      fmt::format("{} folder{}", folders.size(), Plural(std::ssize(folders))),
+                      "two runs or more");
   }
   std::vector<RunRecord> runs;
   for (const std::string& folder : folders) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/plural.h"
 #include "base/random.h"
 #include "cli/command.h"
 #include "cli/json.h"
@@ -207,8 +208,9 @@ class Conversion {
                      report.unused.size()));
     for (const std::string& name : report.unused) text += "    unused " + name + "\n";
     if (!added.empty()) {
-      line(fmt::format("{} tensors added that {} leaves out, all of them 0: {} to {}", added.size(),
-                       in_, added.front(), added.back()));
+      line(fmt::format("{} tensor{} added that {} leaves out, all of them 0: {}{}", added.size(),
+                       Plural(std::ssize(added)), in_, added.front(),
+                       added.size() == 1 ? "" : " to " + added.back()));
     }
     line(fmt::format("largest difference of logits {} of {}, divergence {} nats a token",
                      FormatFigure(difference_.largest), FormatFigure(difference_.largest_logit),

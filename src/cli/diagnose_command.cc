@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 
+#include "base/plural.h"
 #include "base/quote.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -228,21 +229,31 @@ std::string LiveText(const LiveReport& report, size_t width) {
   text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", "verdict", "check", "value", "bound",
                       "what was tried");
   constexpr size_t kFigures = 46;
+  std::vector<std::string_view> skipped;
   for (const CheckResult& check : report.checks) {
-    const bool skipped = check.verdict == CheckVerdict::kSkipped;
-    const std::string words = std::string(check.tried) + (skipped ? ", not asked" : "") +
-                              (check.note.empty() ? "" : ": ") + Printable(check.note);
+    if (check.verdict == CheckVerdict::kSkipped) {
+      skipped.push_back(check.name);
+      continue;
+    }
+    const std::string words =
+        std::string(check.tried) + (check.note.empty() ? "" : ": ") + Printable(check.note);
     text += fmt::format("{:<8} {:<15} {:>9} {:>9}  {}\n", NameOf(check.verdict), check.name,
-                        skipped ? "" : FormatFigure(check.value),
-                        skipped ? "" : FormatFigure(check.bound),
+                        FormatFigure(check.value), FormatFigure(check.bound),
                         Wrap(words, width - kFigures, kFigures));
+  }
+  if (!skipped.empty()) {
+    constexpr size_t kVerdict = 9;
+    text += "skipped  " +
+            Wrap(fmt::format("{}: not asked, --json says why of each", fmt::join(skipped, "; ")),
+                 width - kVerdict, kVerdict) +
+            "\n";
   }
   text += fmt::format("\nruns of the program: {}\n", report.runs);
   if (const std::optional<FailingInput>& input = report.failing_input) {
     text += fmt::format(
         "\nshortest failing input, to paste into a test: batch size {}, {} position{}, "
         "residual {}\n\n{}",
-        input->B, input->T, input->T == 1 ? "" : "s", FormatFigure(input->residual), input->code);
+        input->B, input->T, Plural(input->T), FormatFigure(input->residual), input->code);
   }
   return text;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/plural.h"
 #include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
@@ -260,10 +261,12 @@ class GenerateRun {
   void NoteWindow(const std::vector<Sample>& samples) {
     for (const Sample& sample : samples) {
       if (!sample.slid) continue;
-      session_.terminal.Note(fmt::format(
-          "note: text grew past the context of {} tokens; the window slid, and the model saw its "
-          "end",
-          model_.gpt->config().block_size));
+      const int64_t block = model_.gpt->config().block_size;
+      session_.terminal.Note(
+          Wrap(fmt::format("note: text grew past the context of {} token{}; the window slid, and "
+                           "the model saw its end",
+                           block, Plural(block)),
+               session_.terminal.note_width(), 0));
       return;
     }
   }

@@ -5,6 +5,7 @@
 
 #include "base/fields_text.h"
 #include "base/parallel.h"
+#include "base/plural.h"
 #include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
@@ -23,8 +24,8 @@ nlohmann::ordered_json MachineJson() {
 }
 
 std::string MachineText() {
-  return fmt::format("heed {} on {} threads with {} (of {})", HEED_VERSION, NumThreads(),
-                     SimdTarget(), fmt::join(SimdTargets(), ", "));
+  return fmt::format("heed {} on {} thread{} with {} (of {})", HEED_VERSION, NumThreads(),
+                     Plural(NumThreads()), SimdTarget(), fmt::join(SimdTargets(), ", "));
 }
 
 nlohmann::ordered_json ModelJson(const LanguageModel& loaded) {
@@ -62,6 +63,7 @@ std::string ModelText(const LanguageModel& loaded, size_t width) {
   int64_t decayed = 0, plain = 0;
   for (const Parameter& p : model.parameters().all()) {
     (p.decayed() ? decayed : plain) += p.elements;
+    if (OfALaterBlock(p.name)) continue;
     table.rows.push_back({p.name, p.axes, ShapeText(p.shape), FormatCount(p.elements),
                           p.decayed() ? "decay" : "no decay"});
   }
@@ -70,7 +72,8 @@ std::string ModelText(const LanguageModel& loaded, size_t width) {
                   FormatCount(model.parameters().elements()),
                   FormatBytes(static_cast<double>(model.parameters().elements()) * 4),
                   FormatCount(decayed), FormatCount(plain));
-  return text + "\n\n" + TableText(table, width) + "\n" + Wrap(sums, width, 0) + "\n";
+  return text + "\n\n" + TableText(table, width) + LaterBlocksLine(c.n_layer) + "\n" +
+         Wrap(sums, width, 0) + "\n";
 }
 
 Result<Verdict> Run(Session& session, const std::vector<std::string>& arguments) {
@@ -110,7 +113,8 @@ Command InfoCommand() {
   command.summary = "this machine, and what a model is made of";
   command.explanation =
       "Prints the instruction set and threads in use and, for a model's folder, its settings and "
-      "every parameter with its named axes, shape and AdamW group.";
+      "every parameter with its named axes, shape and AdamW group; the first block stands for all, "
+      "but with --json.";
   command.example = "heed info\nheed info runs/first";
   command.declare = [](Options& options) -> CommandBody {
     auto arguments = std::make_shared<std::vector<std::string>>();

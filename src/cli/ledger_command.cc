@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fields_text.h"
+#include "base/plural.h"
 #include "cli/command.h"
 #include "inspect/ledger.h"
 #include "io/file.h"
@@ -153,22 +154,6 @@ nlohmann::ordered_json LedgerJson(const Ledger& ledger) {
           {"changes", ledger.changes}};
 }
 
-const char* Plural(int64_t n) { return n == 1 ? "" : "s"; }
-
-// Whether a name belongs to a block after the first: such rows repeat it.
-bool Repeats(std::string_view name) {
-  for (const std::string_view prefix : {"h.", "model.layers."}) {
-    if (name.starts_with(prefix) && !name.substr(prefix.size()).starts_with("0.")) return true;
-  }
-  return false;
-}
-
-std::string RepeatLine(const Ledger& ledger) {
-  const int64_t last = ledger.config.n_layer - 1;
-  if (last == 0) return "";
-  return last == 1 ? "h.1 is like h.0\n" : fmt::format("h.1 to h.{} are like h.0\n", last);
-}
-
 // "view of qkv" for "view of h.0.attn.qkv": the row's own block is meant.
 std::string ShortMemory(const std::string& memory) {
   const size_t name = memory.rfind(' ') + 1, dot = memory.rfind('.');
@@ -184,21 +169,21 @@ std::string TensorTable(const Ledger& ledger, size_t width) {
               {},
               {"axes", "memory"}};
   for (const LedgerTensor& t : ledger.tensors) {
-    if (Repeats(t.name)) continue;
+    if (OfALaterBlock(t.name)) continue;
     table.rows.push_back({t.name, t.axes, ShapeText(t.shape), FormatCount(t.elements),
                           Bytes(t.bytes), t.flops == 0 ? "-" : Flops(t.flops),
                           ShortMemory(t.memory)});
   }
-  return TableText(table, width) + RepeatLine(ledger);
+  return TableText(table, width) + LaterBlocksLine(ledger.config.n_layer);
 }
 
 std::string ParameterTable(const Ledger& ledger, size_t width) {
   Table table{"", {"parameters", "axes", "shape", "elements"}, {}, {"axes"}};
   for (const Parameter& p : ledger.parameters) {
-    if (Repeats(p.name)) continue;
+    if (OfALaterBlock(p.name)) continue;
     table.rows.push_back({p.name, p.axes, ShapeText(p.shape), FormatCount(p.elements)});
   }
-  return TableText(table, width) + RepeatLine(ledger);
+  return TableText(table, width) + LaterBlocksLine(ledger.config.n_layer);
 }
 
 std::string CacheTable(const Ledger& ledger, size_t width) {
@@ -269,9 +254,9 @@ std::string FitText(const Ledger& ledger, bool memory_given, size_t width) {
                         Wrap(change, width - kIndent, kIndent));
   }
   if (!ledger.fits) {
-    text += Wrap(ledger.same_updates
-                     ? fmt::format("updates stay those of {} sequences of {}", ledger.B, ledger.T)
-                     : "this changes what is trained: nothing smaller fits",
+    text += Wrap(ledger.same_updates ? fmt::format("updates stay those of {} sequence{} of {}",
+                                                   ledger.B, Plural(ledger.B), ledger.T)
+                                     : "this changes what is trained: nothing smaller fits",
                  width, 0) +
             "\n";
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/plural.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "io/safetensors.h"
@@ -230,9 +231,9 @@ class LogitsRun {
     if (loss_) json["loss"] = *loss_;
     HEED_TRY(session_.terminal.Document(DocumentText(json)));
     HEED_TRY(session_.terminal.Say(
-        fmt::format("{}: logits [{}, {}, {}]{}, {} tensors\n", settings_.out, tokens_.B, tokens_.T,
+        fmt::format("{}: logits [{}, {}, {}]{}, {} tensor{}\n", settings_.out, tokens_.B, tokens_.T,
                     model_->config().vocab_size, loss_ ? ", loss " + FormatFigure(*loss_) : "",
-                    outputs_.size())));
+                    outputs_.size(), Plural(std::ssize(outputs_)))));
     return Verdict::kDone;
   }
 

@@ -90,6 +90,14 @@ Result<std::string> ScalarText(const std::string& where, const toml::node& node,
   return BadRequest(where, std::string(TypeName(node.type())), std::string(Expected(kind)));
 }
 
+// Choices that a narrow terminal has no room for go on in the next line.
+void BreakChoices(std::string* label, size_t width) {
+  constexpr size_t kIndent = 2;
+  if (kIndent + label->size() <= width) return;
+  const size_t bar = label->rfind('|', width - kIndent - 1);
+  if (bar != std::string::npos) label->insert(bar + 1, "\n      ");
+}
+
 }  // namespace
 
 std::string Option::Flag() const { return "--" + Replaced(name, '_', '-'); }
@@ -311,6 +319,7 @@ std::string Options::List(size_t width) const {
     if (option.is_list) help += "; may be repeated";
     if (!option.default_text.empty()) help += " (default " + option.default_text + ")";
     if (option.default_true) help += " (default yes)";
+    BreakChoices(&label, width);
     rows.push_back({option.title, label, help});
   }
   rows.push_back({rows.empty() ? "Options" : rows.back().title, "--config FILE.toml",

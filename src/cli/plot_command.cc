@@ -152,7 +152,8 @@ Command PlotCommand() {
           "it writes the named pictures instead, loss above perplexity. Training loss is drawn "
           "faint as logged and bold as a moving mean; held-out loss has a point wherever it was "
           "measured.",
-      .example = "heed plot runs/demo\nheed plot runs/one runs/two --out both.svg --x tokens",
+      .example =
+          "heed plot runs/demo --overwrite\nheed plot runs/one runs/two --out both.svg --x tokens",
       .takes_overwrite = true,
       .declare = [](Options& options) -> CommandBody {
         auto settings = std::make_shared<PlotSettings>();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/plural.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/json.h"
@@ -83,8 +84,8 @@ Result<Verdict> RunPull(Session& session, const PullSettings& settings,
   };
   HEED_ASSIGN(const PulledModel pulled, PullModel(request, http, events));
   progress.reset();
-  session.terminal.Note(fmt::format("{}: {} files, {}, of which {} came now", request.model,
-                                    pulled.files.size(),
+  session.terminal.Note(fmt::format("{}: {} file{}, {}, of which {} came now", request.model,
+                                    pulled.files.size(), Plural(std::ssize(pulled.files)),
                                     FormatBytes(static_cast<double>(pulled.bytes)),
                                     FormatBytes(static_cast<double>(pulled.downloaded))));
   HEED_TRY(session.terminal.Document(DocumentText({{"path", pulled.path},

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <memory>
 
+#include "base/plural.h"
 #include "base/quote.h"
 #include "cli/command.h"
 #include "cli/json.h"
@@ -142,8 +143,8 @@ class TokenizeRun {
     json["vocab_size"] = tokenizer_->vocab_size();
     HEED_TRY(session_.terminal.Document(DocumentText(json)));
     return session_.terminal.Say(fmt::format(
-        "{} tokens of {} bytes, {} bytes a token; a {} vocabulary of {}\n", FormatCount(tokens),
-        FormatCount(bytes),
+        "{} token{} of {} byte{}, {} bytes a token; a {} vocabulary of {}\n", FormatCount(tokens),
+        Plural(tokens), FormatCount(bytes), Plural(bytes),
         FormatFigure(tokens == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(tokens)),
         tokenizer_->kind(), FormatCount(tokenizer_->vocab_size())));
   }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/parallel.h"
+#include "base/plural.h"
 #include "base/quote.h"
 #include "baseline/counting.h"
 #include "cli/command.h"
@@ -18,6 +19,7 @@
 #include "io/file.h"
 #include "model/folder.h"
 #include "report/format.h"
+#include "report/summary.h"
 #include "train/presets.h"
 #include "train/trainer.h"
 
@@ -295,18 +297,26 @@ class TrainRun {
     nlohmann::ordered_json json = {{"out", spec_.inputs.out},
                                    {"train_loss", last.train_loss},
                                    {"perplexity", last.perplexity}};
-    std::string text = fmt::format("{}: {} tokens counted in {}, loss {}", spec_.inputs.out,
-                                   FormatCount(last.tokens), FormatDuration(last.elapsed_s),
-                                   FormatFigure(last.train_loss));
     if (last.val_loss) {
       json["val_loss"] = *last.val_loss;
       json["val_perplexity"] = *last.val_perplexity;
-      text += fmt::format(", held out {} (perplexity {})", FormatFigure(*last.val_loss),
-                          FormatFigure(*last.val_perplexity));
     }
     json["tokens"] = last.tokens;
     json["elapsed_s"] = last.elapsed_s;
     HEED_TRY(session_.terminal.Document(DocumentText(json)));
+    return SayEnd(fmt::format("{} token{} counted", FormatCount(last.tokens), Plural(last.tokens)),
+                  last, "training loss");
+  }
+
+  // The last line: what was done, what came of it, and the loss that was seen on the way.
+  Result<Verdict> SayEnd(const std::string& done, const MetricsRow& last, const char* train_loss) {
+    std::string text =
+        fmt::format("{}: {} in {}, ", spec_.inputs.out, done, FormatDuration(last.elapsed_s));
+    if (val_loss_) {
+      text += HeldOutText(*val_loss_) +
+              (val_iter_ == last.iter ? "" : " at update " + FormatCount(val_iter_)) + ", ";
+    }
+    text += fmt::format("{} {}", train_loss, FormatFigure(last.train_loss));
     HEED_TRY(session_.terminal.Say(Wrap(text, session_.terminal.text_width(), 0) + "\n"));
     return Verdict::kDone;
   }
@@ -391,8 +401,9 @@ class TrainRun {
   void Introduce() {
     const ModelConfig& c = model_->config();
     Tell(fmt::format(
-        "model     {} parameters: {} layers, {} heads{}, width {}, context {}, vocabulary {}",
-        FormatCount(model_->parameters().elements()), c.n_layer, c.n_head,
+        "model     {} parameters: {} layer{}, {} head{}{}, width {}, context {}, vocabulary {}",
+        FormatCount(model_->parameters().elements()), c.n_layer, Plural(c.n_layer), c.n_head,
+        Plural(c.n_head),
         c.n_kv_head == c.n_head ? "" : fmt::format(" ({} key/value)", c.n_kv_head), c.n_embd,
         c.block_size, c.vocab_size));
     Tell(fmt::format("data      {} training and {} held-out tokens",
@@ -406,20 +417,23 @@ class TrainRun {
                                          FormatFigure(trainer_->floor()->nats_per_token))
                            : ""));
     }
-    Tell(fmt::format("memory    {} planned, {} threads, {}, {}",
+    Tell(fmt::format("memory    {} planned, {} thread{}, {}, {}",
                      FormatBytes(static_cast<double>(trainer_->planned_bytes())), NumThreads(),
-                     session_.globals.reference ? "reference" : SimdTarget(),
+                     Plural(NumThreads()), session_.globals.reference ? "reference" : SimdTarget(),
                      NameOf(spec_.train.dtype)));
     const TrainSettings& t = spec_.train;
-    Tell(fmt::format("settings  {} updates of {} x {} tokens, learning rate {} to {}, positions {}",
-                     FormatCount(t.max_iters), t.batch_size * t.grad_accum, c.block_size,
-                     FormatFigure(t.learning_rate), FormatFigure(t.min_lr), NameOf(c.position)));
+    Tell(fmt::format(
+        "settings  {} update{} of {} x {} tokens, learning rate {} to {}, positions {}",
+        FormatCount(t.max_iters), Plural(t.max_iters), t.batch_size * t.grad_accum, c.block_size,
+        FormatFigure(t.learning_rate), FormatFigure(t.min_lr), NameOf(c.position)));
     if (!spec_.inputs.resume.empty()) IntroduceResume();
   }
 
   void IntroduceResume() {
     const TrainSettings& t = spec_.train;
-    std::string line = fmt::format("resume    after {} updates", trainer_->iteration());
+    std::string line =
+        fmt::format("resume    after {} update{}", FormatCount(trainer_->iteration()),
+                    Plural(trainer_->iteration()));
     if (trainer_->iteration() >= t.max_iters) {
       line += "; none is left, --max-iters N goes further";
     } else if (t.max_iters > t.lr_decay_iters) {
@@ -440,8 +454,9 @@ class TrainRun {
       if (session_.terminal.quiet()) return;
       // A bar may stand in its line.
       guard.SetLastWords(
-          fmt::format("{}stopped at once; the last checkpoint is of {} updates, {}\n",
-                      session_.terminal.err_is_terminal() ? "\n" : "", iteration, GoOnWith()));
+          fmt::format("{}stopped at once; the last checkpoint is of {} update{}, {}\n",
+                      session_.terminal.err_is_terminal() ? "\n" : "", FormatCount(iteration),
+                      Plural(iteration), GoOnWith()));
     };
     events.on_iteration = [&](const MetricsRow& row) {
       progress.Update(row.iter, {{"loss", FormatFigure(row.train_loss)}});
@@ -453,8 +468,9 @@ class TrainRun {
     HEED_ASSIGN(const TrainOutcome outcome, trainer_->Run(events));
     if (outcome.stopped) {
       progress.Erase();
-      session_.terminal.Note(
-          fmt::format("stopped after {} updates; {}", trainer_->iteration(), GoOnWith()));
+      session_.terminal.Note(fmt::format("stopped after {} update{}; {}",
+                                         FormatCount(trainer_->iteration()),
+                                         Plural(trainer_->iteration()), GoOnWith()));
     } else {
       progress.Finish();
     }
@@ -469,13 +485,13 @@ class TrainRun {
   Status ShowEvaluation(const MetricsRow& row) {
     val_loss_ = row.val_loss;
     val_iter_ = row.iter;
-    std::string line = fmt::format("{:>6}  train {}", row.iter, FormatFigure(row.train_loss));
+    std::string line = fmt::format("{:>6}  training {}", row.iter, FormatFigure(row.train_loss));
     if (row.val_loss) {
-      line += fmt::format("  held out {}  perplexity {}", FormatFigure(*row.val_loss),
+      line += fmt::format("  held-out {} (perplexity {})", FormatFigure(*row.val_loss),
                           FormatFigure(*row.val_perplexity));
     }
     if (model_ == nullptr) {
-      line += fmt::format("  after {} tokens", FormatCount(row.tokens));
+      line += fmt::format("  after {} token{}", FormatCount(row.tokens), Plural(row.tokens));
     } else if (adder_ != nullptr) {
       HEED_ASSIGN(right_, ScoreSums());
       line += fmt::format("  sums right {}/{}", right_, adder_->HeldOut().size());
@@ -542,16 +558,9 @@ class TrainRun {
       HEED_TRY(session_.terminal.Document(DocumentText(json)));
       return Verdict::kDone;
     }
-    std::string text =
-        fmt::format("{}: {} updates in {}, loss {}", spec_.inputs.out, trainer_->iteration(),
-                    FormatDuration(last.elapsed_s), FormatFigure(last.train_loss));
-    if (val_loss_) {
-      text += fmt::format(", held out {} (perplexity {}){}", FormatFigure(*val_loss_),
-                          FormatFigure(std::exp(*val_loss_)),
-                          val_iter_ == last.iter ? "" : fmt::format(" at update {}", val_iter_));
-    }
-    HEED_TRY(session_.terminal.Say(Wrap(text, session_.terminal.text_width(), 0) + "\n"));
-    return Verdict::kDone;
+    return SayEnd(fmt::format("{} update{}", FormatCount(trainer_->iteration()),
+                              Plural(trainer_->iteration())),
+                  last, "training loss (last update)");
   }
 
   Session& session_;
@@ -566,21 +575,60 @@ class TrainRun {
   int64_t right_ = 0;
 };
 
+// The options that a name stands for: "--position rope --batch-size 16 ...".
+std::string StandsFor(const std::function<void(ModelConfig*, TrainSettings*)>& apply) {
+  using Texts = std::vector<std::pair<std::string, std::string>>;
+  const auto texts_of = [](const ModelConfig& model, const TrainSettings& train) {
+    Texts texts;
+    const auto add = [&](std::string_view name, const auto& value, std::string_view) {
+      Option option;
+      option.name = name;
+      texts.emplace_back(option.Flag(), TomlText(value));
+    };
+    ModelConfig::Fields(model, add);
+    TrainSettings::Fields(train, add);
+    return texts;
+  };
+  ModelConfig model;
+  TrainSettings train;
+  const Texts before = texts_of(model, train);
+  apply(&model, &train);
+  const Texts after = texts_of(model, train);
+  std::string options;
+  for (size_t i = 0; i < after.size(); ++i) {
+    if (after[i] == before[i]) continue;
+    options += (options.empty() ? "" : " ") + after[i].first + " " + after[i].second;
+  }
+  std::erase(options, '"');
+  return options;
+}
+
+std::string Explanation() {
+  const auto of_task = [](const char* name) {
+    return StandsFor(
+        [&](ModelConfig* model, TrainSettings* train) { ApplyTask({name}, model, train); });
+  };
+  return "Trains from nothing, or from --init MODEL, on text files, folders or a built-in task, "
+         "and leaves a model's folder with its curves (metrics.jsonl), settings (config.toml) and "
+         "checkpoint. The text's tail is held out; both parts need block_size + 1 tokens. Ctrl-C "
+         "saves; --resume FOLDER goes on as if never stopped. Presets: femto, pico, gpt-nano, "
+         "gpt-micro, gpt-mini, gopher-44m, gpt2 and larger, shakespeare-cpu, shakespeare. Some "
+         "names bring settings, which options change: builtin:stories " +
+         of_task("builtin:stories") + "; builtin:adder " + of_task("builtin:adder") +
+         "; --recipe fast " + StandsFor([](ModelConfig* model, TrainSettings* train) {
+           [[maybe_unused]] const Status known = ApplyRecipe("fast", model, train);
+         }) +
+         ".";
+}
+
 }  // namespace
 
 Command TrainCommand() {
+  static const std::string kExplanation = Explanation();
   Command command;
   command.name = "train";
   command.summary = "train a GPT on text";
-  command.explanation =
-      "Trains from nothing, or from --init MODEL, on text files, folders or a built-in task, and "
-      "leaves a model's folder with its curves (metrics.jsonl), settings (config.toml) and "
-      "checkpoint. The text's tail is held out; both parts need block_size + 1 tokens. Ctrl-C "
-      "saves; "
-      "--resume FOLDER goes on as if never stopped. builtin:stories and builtin:adder bring "
-      "settings "
-      "of their own, which options change. Presets: femto, pico, gpt-nano, gpt-micro, gpt-mini, "
-      "gopher-44m, gpt2 and larger, shakespeare-cpu, shakespeare.";
+  command.explanation = kExplanation;
   command.example =
       "heed train input.txt --preset shakespeare-cpu --out runs/first\n"
       "heed train --resume runs/first\n"

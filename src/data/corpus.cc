@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
+#include "base/plural.h"
 #include "text/split.h"
 #include "text/utf8.h"
 
@@ -188,7 +189,7 @@ Result<Corpus> Corpus::Open(std::span<const std::string> paths) {
     }
     if (corpus.parts_.size() == before) {
       return Fail(ErrorKind::kFormat, path, folder ? "a folder without text" : "an empty file",
-                  "text to train on");
+                  "some text");
     }
   }
   return corpus;
@@ -309,7 +310,8 @@ Result<Split> SplitTokens(int64_t tokens, double val_fraction, int64_t block_siz
   split.val = tokens - split.train;
   if (std::min(split.train, split.val) < block_size + 1) {
     return Fail(ErrorKind::kFormat, where,
-                fmt::format("{} tokens for training and {} for validation", split.train, split.val),
+                fmt::format("{} token{} for training and {} for validation", split.train,
+                            Plural(split.train), split.val),
                 fmt::format("at least block_size + 1 = {} in each", block_size + 1),
                 "give more text, or a smaller block_size");
   }

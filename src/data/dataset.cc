@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/nearest.h"
+#include "base/plural.h"
 #include "data/adder.h"
 #include "data/stories.h"
 #include "text/bpe_tokenizer.h"
@@ -58,7 +59,8 @@ Result<DataSet> OpenAdder(const DataOptions& options, std::unique_ptr<Tokenizer>
   const auto digits = vocabulary->Encode("0123456789");
   if (vocabulary->vocab_size() != adder->vocab_size() || !digits || *digits != wanted) {
     return BadRequest("tokenizer",
-                      fmt::format("a vocabulary of {} tokens", vocabulary->vocab_size()),
+                      fmt::format("a vocabulary of {} token{}", vocabulary->vocab_size(),
+                                  Plural(vocabulary->vocab_size())),
                       fmt::format("the ten digits in order for {}", kAdder));
   }
   return DataSet{std::move(vocabulary), std::move(adder)};

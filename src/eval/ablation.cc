@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/plural.h"
 #include "eval/perplexity.h"
 
 namespace heed {
@@ -40,7 +41,7 @@ class SilencedHead {
 Result<HeadAblation> AblateHeads(Gpt* model, std::span<const int32_t> tokens,
                                  const std::function<void(int64_t head)>& on_head) {
   if (tokens.size() < 2) {
-    return BadRequest("text", fmt::format("{} tokens", tokens.size()),
+    return BadRequest("text", fmt::format("{} token{}", tokens.size(), Plural(std::ssize(tokens))),
                       "at least 2, so that one can be predicted");
   }
   if (model->blocks().empty()) {

@@ -9,6 +9,9 @@
 #include <numbers>
 #include <vector>
 
+#include "base/plural.h"
+#include "train/held_out.h"
+
 namespace heed {
 namespace {
 
@@ -19,6 +22,13 @@ int64_t WindowsAtOnce(const Gpt& model) {
   return std::max<int64_t>(1, kBatchPositions / model.config().block_size);
 }
 
+void SetMeans(double sum, TextLoss* result) {
+  result->loss = sum / static_cast<double>(result->tokens);
+  result->perplexity = std::exp(result->loss);
+  result->bits_per_byte =
+      sum / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(1, result->bytes));
+}
+
 // Sums `sum_of_losses` over the texts' tokens.
 Result<TextLoss> Evaluate(const Tokenizer& tokenizer, std::span<const PlacedText> texts, bool bos,
                           const std::function<double(std::span<const int32_t>)>& sum_of_losses) {
@@ -26,6 +36,11 @@ Result<TextLoss> Evaluate(const Tokenizer& tokenizer, std::span<const PlacedText
   double sum = 0;
   for (const auto& [text, place] : texts) {
     HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text, place));
+    const bool starts = bos && tokenizer.bos();
+    if (!starts && !tokens.empty()) {
+      result.unpredicted_bytes +=
+          static_cast<int64_t>(tokenizer.BytesAfter(std::nullopt, tokens[0]).size());
+    }
     if (bos) tokens = tokenizer.WithBos(std::move(tokens));
     result.bytes += static_cast<int64_t>(text.size());
     if (tokens.size() < 2) continue;
@@ -34,13 +49,10 @@ Result<TextLoss> Evaluate(const Tokenizer& tokenizer, std::span<const PlacedText
   }
   if (result.tokens == 0) {
     return Fail(ErrorKind::kFormat, texts.empty() ? "text" : texts.back().place.name,
-                fmt::format("{} bytes", result.bytes),
+                fmt::format("{} byte{}", result.bytes, Plural(result.bytes)),
                 "at least 2 tokens, so that one can be predicted");
   }
-  result.loss = sum / static_cast<double>(result.tokens);
-  result.perplexity = std::exp(result.loss);
-  result.bits_per_byte =
-      sum / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(1, result.bytes));
+  SetMeans(sum, &result);
   return result;
 }
 
@@ -87,6 +99,37 @@ Result<TextLoss> EvaluateTexts(const LanguageModel& model, std::span<const Place
                 return model.predictor->Loss(tokens);
               }));
   result.stride = 1;
+  return result;
+}
+
+Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data) {
+  const Tokenizer& tokenizer = *data.tokenizer;
+  const BatchSource& source = *data.batches;
+  TextLoss result;
+  if (model.gpt) {
+    const int64_t B = WindowsAtOnce(*model.gpt);
+    HEED_ASSIGN(const auto activations,
+                Activations::Create(*model.gpt, B, source.block(), /*training=*/false));
+    const HeldOutLoss loss =
+        MeasureHeldOut(*model.gpt, tokenizer, source, source.ValWindows(), B, activations.get());
+    result.tokens = loss.targets;
+    result.bytes = loss.bytes;
+    result.stride = source.block();
+    SetMeans(loss.sum, &result);
+    return result;
+  }
+  const auto* text = dynamic_cast<const TextBatches*>(&source);
+  if (text == nullptr) {
+    return BadRequest("text", "a task that is not text", "text for a model that counts");
+  }
+  std::vector<int32_t> tokens(static_cast<size_t>(text->val_tokens()));
+  text->ReadHeldOut(0, text->val_tokens(), tokens.data());
+  result.tokens = text->val_tokens() - 1;
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    result.bytes += static_cast<int64_t>(tokenizer.TokenBytes(tokens[i]).size());
+  }
+  result.stride = 1;
+  SetMeans(model.predictor->Loss(tokens), &result);
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "data/dataset.h"
 #include "model/language_model.h"
 #include "text/tokenizer.h"
 
@@ -38,6 +39,7 @@ struct TextLoss {
   double bits_per_byte = 0;  // the whole loss in bits over the bytes of the texts
   int64_t tokens = 0;        // predicted tokens
   int64_t bytes = 0;
+  int64_t unpredicted_bytes = 0;  // of them: of first tokens, which have nothing before them
   int64_t stride = 0;  // tokens between windows' starts: block_size, so they do not overlap
 };
 
@@ -49,5 +51,10 @@ Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
 // The same of any kind of model; one without windows has a stride of 1.
 Result<TextLoss> EvaluateTexts(const LanguageModel& model, std::span<const PlacedText> texts,
                                bool bos);
+
+// The same of all that a data set holds out, in the windows of a training run's evaluations: every
+// target once, no window cut short; `data` has the model's vocabulary. Errors: not enough memory; a
+// model without windows beside a task that is not text.
+Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data);
 
 }  // namespace heed

@@ -7,6 +7,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "base/plural.h"
 #include "infer/cache.h"
 #include "model/flops.h"
 
@@ -34,7 +35,7 @@ Status CheckRequest(const ModelConfig& c, int64_t B, int64_t T) {
   const double work = 6 * rows * static_cast<double>(ParameterCount(c)) +
                       12 * layers * static_cast<double>(c.head_dim);
   if (std::max(work, layers + rows * static_cast<double>(c.vocab_size)) > 0x1p60) {
-    return BadRequest("--batch-size", fmt::format("{} sequences of {}", B, T),
+    return BadRequest("--batch-size", fmt::format("{} sequence{} of {}", B, Plural(B), T),
                       "sizes whose work and memory stay below 2^60", "take smaller ones");
   }
   return {};

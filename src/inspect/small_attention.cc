@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/fields_text.h"
+#include "base/plural.h"
 #include "base/quote.h"
 #include "kernels/reference/attention.h"
 #include "kernels/reference/cross_entropy.h"
@@ -42,7 +43,7 @@ Status CheckSizes(const SmallAttentionCase& c) {
                       "queries and keys are multiplied with each other");
   }
   if (c.v.rows != c.k.rows) {
-    return BadRequest("--v", fmt::format("{} row{}", c.v.rows, c.v.rows == 1 ? "" : "s"),
+    return BadRequest("--v", fmt::format("{} row{}", c.v.rows, Plural(c.v.rows)),
                       fmt::format("{}, as many as --k has", c.k.rows), "each key has one value");
   }
   if (c.causal && c.q.rows > c.k.rows) {

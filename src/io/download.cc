@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/mapped_file.h"
+#include "base/plural.h"
 #include "io/digest.h"
 #include "io/file.h"
 
@@ -79,7 +80,7 @@ std::optional<std::pair<int64_t, int64_t>> ParseContentRange(std::string_view te
 }
 
 tl::unexpected<Error> WrongSize(const FileToFetch& file, int64_t found) {
-  return Fail(ErrorKind::kFormat, file.url, fmt::format("{} bytes", found),
+  return Fail(ErrorKind::kFormat, file.url, fmt::format("{} byte{}", found, Plural(found)),
               fmt::format("{}", file.size), "the file may have changed meanwhile: run again");
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/mapped_file.h"
+#include "base/plural.h"
 
 namespace heed {
 namespace {
@@ -91,7 +92,8 @@ Status CheckNothingAt(const std::string& path, bool overwrite) {
 Result<std::string> ReadFile(const std::string& path, size_t cap) {
   HEED_ASSIGN(const MappedFile file, MappedFile::Open(path));
   if (file.text().size() > cap) {
-    return Fail(ErrorKind::kFormat, path, fmt::format("{} bytes", file.text().size()),
+    return Fail(ErrorKind::kFormat, path,
+                fmt::format("{} byte{}", file.text().size(), Plural(std::ssize(file.text()))),
                 fmt::format("at most {}", cap));
   }
   return std::string(file.text());

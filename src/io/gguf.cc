@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "base/plural.h"
 #include "base/quote.h"
 #include "io/file.h"
 #include "tensor/shape.h"
@@ -257,7 +258,9 @@ Status PlaceTensors(Reader* reader, size_t data, size_t file_size, size_t alignm
     tensor->begin += data;
   }
   if (size > AlignUp(covered, alignment)) {
-    return reader->Bad(fmt::format("{} bytes after the last tensor", size - covered), "none");
+    return reader->Bad(
+        fmt::format("{} byte{} after the last tensor", size - covered, Plural(size - covered)),
+        "none");
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/plural.h"
 #include "tensor/shape.h"
 
 namespace heed {
@@ -75,10 +76,10 @@ Status CheckSizes(const Llama2cSizes& s, const std::string& where) {
                "the file is not one of llama2.c's checkpoints");
   }
   if (s.dim % s.n_heads != 0 || s.n_heads % s.n_kv_heads != 0 || s.dim / s.n_heads % 2 != 0) {
-    return Bad(
-        where,
-        fmt::format("{} heads on {} key/value heads at width {}", s.n_heads, s.n_kv_heads, s.dim),
-        "heads that divide the width into even numbers, and whole groups of them");
+    return Bad(where,
+               fmt::format("{} head{} on {} key/value head{} at width {}", s.n_heads,
+                           Plural(s.n_heads), s.n_kv_heads, Plural(s.n_kv_heads), s.dim),
+               "heads that divide the width into even numbers, and whole groups of them");
   }
   return {};
 }
@@ -98,8 +99,8 @@ unsigned __int128 FileBytes(const Llama2cSizes& s) {
 Result<Llama2cSizes> ParseHeader(std::span<const std::byte> bytes, const std::string& where) {
   Llama2cSizes s;
   const auto refuse_short = [&](size_t needed) {
-    return Bad(where, fmt::format("{} bytes", bytes.size()), fmt::format("a header of {}", needed),
-               "the file is cut short or of another format");
+    return Bad(where, fmt::format("{} byte{}", bytes.size(), Plural(std::ssize(bytes))),
+               fmt::format("a header of {}", needed), "the file is cut short or of another format");
   };
   if (bytes.size() < kSizesBytes) return refuse_short(kSizesBytes);
   uint32_t head[2];
@@ -192,7 +193,7 @@ Result<Llama2cFile> Llama2cFile::Parse(std::span<const std::byte> bytes, const s
   const unsigned __int128 expected = FileBytes(file.sizes_);
   if (expected != bytes.size()) {
     const bool countable = expected <= static_cast<unsigned __int128>(INT64_MAX);
-    return Bad(where, fmt::format("{} bytes", bytes.size()),
+    return Bad(where, fmt::format("{} byte{}", bytes.size(), Plural(std::ssize(bytes))),
                countable ? fmt::format("{}, as its header makes", static_cast<uint64_t>(expected))
                          : "sizes that a file can have",
                "the file is damaged or not one of llama2.c's checkpoints");

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/plural.h"
 #include "base/quote.h"
 #include "io/zip.h"
 #include "tensor/shape.h"
@@ -258,7 +259,8 @@ Status NpzFile::AddArray(std::string name, std::span<const std::byte> npy,
   uint32_t length = 0;
   std::memcpy(&length, npy.data() + 8, length_size);
   if (length > kHeaderCap || length > npy.size() - header_at) {
-    return bad(fmt::format("a header of {} bytes", length), "one inside the file, up to 1 MiB");
+    return bad(fmt::format("a header of {} byte{}", length, Plural(length)),
+               "one inside the file, up to 1 MiB");
   }
   const std::optional<NpyHeader> header = NpyHeaderReader(text.substr(header_at, length)).Read();
   if (!header) {
@@ -292,7 +294,7 @@ Status NpzFile::AddArray(std::string name, std::span<const std::byte> npy,
   uint64_t size = 0;
   if (!count || __builtin_mul_overflow(static_cast<uint64_t>(*count), width, &size) ||
       size != data.size()) {
-    return bad(fmt::format("{} bytes behind the header", data.size()),
+    return bad(fmt::format("{} byte{} behind the header", data.size(), Plural(std::ssize(data))),
                "those of " + Quoted(descr) + " " + ShapeText(header->shape));
   }
   if (is_string) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/plural.h"
 #include "base/quote.h"
 #include "io/file.h"
 #include "tensor/shape.h"
@@ -217,7 +218,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       return Refuse("the shape " + ShapeText(*shape_), "a size below 2^63 bytes");
     }
     if (bytes != end - begin) {
-      return Refuse(fmt::format("{} bytes", end - begin),
+      return Refuse(fmt::format("{} byte{}", end - begin, Plural(end - begin)),
                     fmt::format("{} for {} {}", bytes, NameOf(*dtype_), ShapeText(*shape_)));
     }
     tensors.push_back({name_, *dtype_, std::move(*shape_), static_cast<size_t>(begin),
@@ -254,9 +255,10 @@ Status CheckCover(std::vector<TensorEntry>* tensors, size_t size, const std::str
     covered += tensor.size;
   }
   if (covered != size) {
-    return Fail(ErrorKind::kFormat, where,
-                fmt::format("{} bytes after the last tensor", size - covered), "none",
-                "the file is damaged or hides something; fetch or save it again");
+    return Fail(
+        ErrorKind::kFormat, where,
+        fmt::format("{} byte{} after the last tensor", size - covered, Plural(size - covered)),
+        "none", "the file is damaged or hides something; fetch or save it again");
   }
   return {};
 }
@@ -330,7 +332,8 @@ Result<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte> bytes,
                                                std::string where) {
   uint64_t length = 0;
   if (bytes.size() < sizeof(length)) {
-    return Fail(ErrorKind::kFormat, where, fmt::format("{} bytes", bytes.size()),
+    return Fail(ErrorKind::kFormat, where,
+                fmt::format("{} byte{}", bytes.size(), Plural(std::ssize(bytes))),
                 "a safetensors file, of at least 10 bytes");
   }
   std::memcpy(&length, bytes.data(), sizeof(length));

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/plural.h"
 #include "base/quote.h"
 
 namespace heed {
@@ -151,10 +152,11 @@ Result<Located> ReadEntry(std::span<const std::byte> zip, std::span<const std::b
     return Bad(inside, "sizes left to a zip64 field that is not there", "the field");
   }
   if (!member.deflated && member.size != packed) {
-    return Bad(inside, fmt::format("{} stored bytes of {}", packed, member.size), "all of them");
+    return Bad(inside, fmt::format("{} stored byte{} of {}", packed, Plural(packed), member.size),
+               "all of them");
   }
   if (member.size / kDeflateRatio > packed) {
-    return Bad(inside, fmt::format("{} bytes out of {}", member.size, packed),
+    return Bad(inside, fmt::format("{} byte{} out of {}", member.size, Plural(member.size), packed),
                "a size that deflate can reach");
   }
 
@@ -235,7 +237,7 @@ Result<std::vector<std::byte>> Inflate(const ZipMember& member, const std::strin
   inflateEnd(&stream);
   if (!whole) {
     return Bad(inside, "a deflate stream that is damaged or of another size",
-               fmt::format("{} bytes", member.size));
+               fmt::format("{} byte{}", member.size, Plural(member.size)));
   }
   return out;
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/plural.h"
 #include "base/quote.h"
 #include "io/digest.h"
 #include "io/file.h"
@@ -372,7 +373,9 @@ class Pull {
     }
     const fs::space_info space = fs::space(in_cache() ? blobs_ : request_.out, error);
     if (error || space.available >= static_cast<uintmax_t>(needed)) return {};
-    return Fail(ErrorKind::kIo, result_.folder, fmt::format("{} bytes free", space.available),
+    return Fail(ErrorKind::kIo, result_.folder,
+                fmt::format("{} byte{} free", space.available,
+                            Plural(static_cast<int64_t>(space.available))),
                 fmt::format("{}", needed), "free some space, or choose another --out or HF_HOME");
   }
 

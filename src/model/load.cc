@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/mapped_file.h"
+#include "base/plural.h"
 #include "io/tensor_entry.h"
 #include "model/folder.h"
 #include "model/gguf_model.h"
@@ -73,9 +74,11 @@ Result<LoadedModel> LoadModel(const std::string& path, const Kernels& kernels,
 Status CheckVocabulary(const Result<std::unique_ptr<Tokenizer>>& tokenizer,
                        const ModelConfig& config, const std::string& where) {
   if (!tokenizer || (*tokenizer)->vocab_size() <= config.vocab_size) return {};
-  return Fail(ErrorKind::kFormat, where, fmt::format("{} tokens", (*tokenizer)->vocab_size()),
-              fmt::format("at most {}, the rows of the embedding", config.vocab_size),
-              "this vocabulary belongs to another model");
+  return Fail(
+      ErrorKind::kFormat, where,
+      fmt::format("{} token{}", (*tokenizer)->vocab_size(), Plural((*tokenizer)->vocab_size())),
+      fmt::format("at most {}, the rows of the embedding", config.vocab_size),
+      "this vocabulary belongs to another model");
 }
 
 }  // namespace heed

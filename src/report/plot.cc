@@ -92,14 +92,16 @@ Picture MakePicture(std::span<const RunCurve> runs, const PlotRequest& request) 
       if (row.val_loss) AddPoint(held_out, x, *row.val_loss);
     }
     Series raw{"", SeriesKind::kRaw, run, {}, {}};
-    Series smoothed{prefix + "train", SeriesKind::kSmoothed, run, {}, {}};
     const std::vector<double> means = Smoothed(losses.y);
+    const bool bare = means == losses.y;  // too few for means
+    Series smoothed{
+        prefix + (bare ? "training" : "training (mean)"), SeriesKind::kSmoothed, run, {}, {}};
     for (size_t i = 0; i < means.size(); ++i) {
       AddPoint(raw, losses.x[i], shown(losses.y[i]));
       AddPoint(smoothed, losses.x[i], shown(means[i]));
     }
     for (double& y : held_out.y) y = shown(y);
-    if (means != losses.y) picture.series.push_back(std::move(raw));
+    if (!bare) picture.series.push_back(std::move(raw));
     if (!smoothed.x.empty()) picture.series.push_back(std::move(smoothed));
     if (!held_out.x.empty()) picture.series.push_back(std::move(held_out));
   }

@@ -72,7 +72,7 @@ std::string Panel(const Picture& picture, double bottom, double top) {
   // Names of more runs than these would lie over their curves.
   const bool names_beside = picture.runs > 3;
   script +=
-      fmt::format("set lmargin screen 0.085\nset rmargin screen {}\n", names_beside ? 0.72 : 0.97);
+      fmt::format("set lmargin screen 0.085\nset rmargin screen {}\n", names_beside ? 0.66 : 0.97);
   script +=
       fmt::format("set tmargin screen {:.6g}\nset bmargin screen {:.6g}\n", at(0.89), at(0.13));
   script += fmt::format("set label 1 {} at graph 0, screen {:.6g} left font ',17' tc rgb '{}'\n",
@@ -90,7 +90,7 @@ std::string Panel(const Picture& picture, double bottom, double top) {
                         TickList(Ticks(frame.bottom, frame.top, 8, picture.log_y)), kInk);
   script += fmt::format(
       "set key {} Left reverse samplen 2 spacing 1.3 tc rgb '{}'\n",
-      names_beside ? fmt::format("at screen 0.73, screen {:.6g} left top", at(0.89)) : "top right",
+      names_beside ? fmt::format("at screen 0.67, screen {:.6g} left top", at(0.89)) : "top right",
       kInk);
   std::string plots;
   const auto add = [&](size_t number, const std::string& label, const std::vector<double>& x,

@@ -1,6 +1,7 @@
 // Reports as one page: no scripts, no fonts, nothing from elsewhere.
 #include <fmt/format.h>
 
+#include "base/plural.h"
 #include "report/chart_svg.h"
 #include "report/format.h"
 #include "report/report.h"
@@ -113,9 +114,10 @@ std::string Maps(const ReportedRun& run) {
   std::string out = fmt::format("<h3>{}: maps</h3>\n", HtmlText(run.record.name));
   out += heads.ablation
              ? fmt::format(
-                   "<p class=\"note\">Held-out loss {:.4f} over {} tokens; under each map, "
+                   "<p class=\"note\">Held-out loss {:.4f} over {} token{}; under each map, "
                    "how much it rises without that head.</p>\n",
-                   heads.ablation->loss, FormatCount(heads.ablation->tokens))
+                   heads.ablation->loss, FormatCount(heads.ablation->tokens),
+                   Plural(heads.ablation->tokens))
              : "<p class=\"note\">No ablation: " + HtmlText(heads.no_ablation) + "</p>\n";
   std::string text;
   for (const std::string& label : heads.labels) text += label;
@@ -159,8 +161,8 @@ std::string ReportHtml(std::span<const ReportedRun> runs) {
       "<title>heed report: "
       "{0}</title>\n<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n",
       HtmlText(names), kStyle);
-  for (const std::string& effect : ReportEffects(runs)) {
-    out += "<p>" + HtmlText(effect) + "</p>\n";
+  for (const std::string& sentence : ReportSummary(runs)) {
+    out += "<p>" + HtmlText(sentence) + "</p>\n";
   }
   for (const ReportSection& section : ReportSections(runs)) {
     out += fmt::format("<section>\n<h2>{}</h2>\n", HtmlText(section.title));

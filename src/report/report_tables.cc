@@ -61,7 +61,7 @@ Table ShapeTable(const ReportedRun& run) {
               {},
               {"axes", "memory"}};
   for (const LedgerTensor& t : ledger.tensors) {
-    if (t.name.starts_with("h.") && !t.name.starts_with("h.0.")) continue;
+    if (OfALaterBlock(t.name)) continue;
     table.rows.push_back({t.name, t.axes, ShapeText(t.shape), FormatCount(t.elements),
                           FormatBytes(static_cast<double>(t.bytes)),
                           t.flops == 0 ? "-" : FormatQuantity(static_cast<double>(t.flops)),
@@ -127,8 +127,9 @@ std::vector<ReportSection> ReportSections(std::span<const ReportedRun> runs) {
   const std::vector<RunRecord> records = Records(runs);
   std::vector<ReportSection> sections;
   sections.push_back({"Figures",
-                      "Loss is in nats per token, the training loss a mean over the last 25th of "
-                      "the run; perplexity is its exponential.",
+                      "Losses are in nats per token; perplexity is the exponential of a loss. The "
+                      "held-out loss is that of the last evaluation. The training loss (mean) is "
+                      "the mean of the last logged updates, where the curve ends.",
                       {FigureTable(records)}});
   ReportSection sheet{
       "Prompts and temperatures",
@@ -158,12 +159,16 @@ std::vector<ReportSection> ReportSections(std::span<const ReportedRun> runs) {
   return sections;
 }
 
-std::vector<std::string> ReportEffects(std::span<const ReportedRun> runs) {
-  std::vector<std::string> effects;
-  for (size_t i = 1; i < runs.size(); ++i) {
-    effects.push_back(EffectOf(runs[i].record, runs[0].record));
+std::vector<std::string> ReportSummary(std::span<const ReportedRun> runs) {
+  std::vector<std::string> sentences;
+  for (const ReportedRun& run : runs) {
+    const std::optional<double> val_loss = FiguresOf(run.record).val_loss;
+    if (val_loss) sentences.push_back(run.record.name + ": " + HeldOutText(*val_loss) + ".");
   }
-  return effects;
+  for (size_t i = 1; i < runs.size(); ++i) {
+    sentences.push_back(EffectOf(runs[i].record, runs[0].record));
+  }
+  return sentences;
 }
 
 }  // namespace heed

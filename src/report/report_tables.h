@@ -24,7 +24,7 @@ struct ReportSection {
 // In the order of the report: figures, samples, heads, shapes, memory, settings.
 std::vector<ReportSection> ReportSections(std::span<const ReportedRun> runs);
 
-// The sentences that hold each run against the first.
-std::vector<std::string> ReportEffects(std::span<const ReportedRun> runs);
+// What each run reached, then sentences that hold each against the first.
+std::vector<std::string> ReportSummary(std::span<const ReportedRun> runs);
 
 }  // namespace heed

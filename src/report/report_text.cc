@@ -22,7 +22,7 @@ std::string Verbatim(const std::string& text) {
 
 std::string ReportMarkdown(std::span<const ReportedRun> runs) {
   std::string out = "# heed report\n\n";
-  for (const std::string& effect : ReportEffects(runs)) out += "- " + effect + "\n";
+  for (const std::string& sentence : ReportSummary(runs)) out += "- " + sentence + "\n";
   for (const ReportSection& section : ReportSections(runs)) {
     out += fmt::format("\n## {}\n\n", section.title);
     if (!section.note.empty()) out += section.note + "\n\n";

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <sstream>
 
 #include "base/fields_text.h"
@@ -15,6 +14,7 @@
 #include "io/safetensors.h"
 #include "model/config_json.h"
 #include "report/format.h"
+#include "report/plot.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
@@ -100,6 +100,23 @@ const MetricsRow* EvaluatedBy(const RunRecord& run, int64_t tokens) {
   return found;
 }
 
+// Where the curve of means ends that pictures draw of the training loss.
+double MeanTrainLoss(std::span<const MetricsRow> rows) {
+  std::vector<double> losses;
+  for (const MetricsRow& row : rows) {
+    if (std::isfinite(row.train_loss)) losses.push_back(row.train_loss);
+  }
+  return losses.empty() ? rows.back().train_loss : Smoothed(losses).back();
+}
+
+// "1.30 times as fast", "105 times slower".
+std::string SpeedText(double ratio) {
+  constexpr double kShown = 1.005;  // from which three digits show a difference
+  if (std::max(ratio, 1 / ratio) < kShown) return "as fast";
+  return ratio > 1 ? FormatQuantity(ratio) + " times as fast"
+                   : FormatQuantity(1 / ratio) + " times slower";
+}
+
 std::string Change(double from, double to) {
   return fmt::format("{:+.4f} nats per token, perplexity {:+.1f} %", to - from,
                      100 * std::expm1(to - from));
@@ -138,11 +155,7 @@ RunFigures FiguresOf(const RunRecord& run) {
     if (last.iter > 0) figures.tokens = last.tokens / last.iter * figures.updates;
   }
   figures.elapsed_s = last.elapsed_s;
-  const size_t tail = std::max<size_t>(1, run.rows.size() / 25);
-  figures.train_loss =
-      std::accumulate(run.rows.end() - static_cast<ptrdiff_t>(tail), run.rows.end(), 0.0,
-                      [](double sum, const MetricsRow& row) { return sum + row.train_loss; }) /
-      static_cast<double>(tail);
+  figures.train_loss = MeanTrainLoss(run.rows);
   std::vector<double> speeds;
   for (const MetricsRow& row : run.rows) {
     if (row.tokens_per_second > 0) speeds.push_back(row.tokens_per_second);
@@ -187,7 +200,7 @@ std::string EffectOf(const RunRecord& run, const RunRecord& other) {
     return text + "trained on different texts, so their losses do not compare";
   }
   if (!a.val_loss || !b.val_loss) {
-    text += "training loss " + Change(a.train_loss, b.train_loss) +
+    text += "training loss (mean) " + Change(a.train_loss, b.train_loss) +
             ", for not both have a held-out one yet";
   } else {
     text += "held-out loss " + Change(*a.val_loss, *b.val_loss);
@@ -203,14 +216,14 @@ std::string EffectOf(const RunRecord& run, const RunRecord& other) {
     });
     if (passed != run.rows.end() && passed->tokens < b.tokens) {
       text += "; it passed the other's last loss after " +
-              (run.model ? fmt::format("{} of {} updates", passed->iter, b.updates)
+              (run.model ? fmt::format("{} of {} updates", FormatCount(passed->iter),
+                                       FormatCount(b.updates))
                          : fmt::format("{} of {} tokens", FormatCount(passed->tokens),
                                        FormatCount(b.tokens)));
     }
   }
   if (a.tokens_per_second > 0 && b.tokens_per_second > 0) {
-    text += fmt::format("; {} times the speed",
-                        FormatFigure(b.tokens_per_second / a.tokens_per_second));
+    text += "; " + SpeedText(b.tokens_per_second / a.tokens_per_second);
   }
   if (a.cache_elements > 0 && b.cache_elements > 0 && a.cache_elements != b.cache_elements) {
     text += fmt::format("; a key/value cache of {} bytes a position in place of {}",

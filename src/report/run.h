@@ -34,7 +34,7 @@ struct RunFigures {
   int64_t cache_elements = 0;  // of the key/value cache, for each position of a sequence
   int64_t updates = 0;         // 0 for n-gram models, which are counted
   int64_t tokens = 0;
-  double train_loss = 0;                // mean over the last 25th of the logged rows
+  double train_loss = 0;                // the mean of the last updates: the end of Smoothed()
   std::optional<double> val_loss;       // the last
   std::optional<double> best_val_loss;  // the least
   int64_t best_iter = 0;

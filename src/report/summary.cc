@@ -24,6 +24,11 @@ std::vector<std::string> Head(const char* first, std::span<const RunRecord> runs
 
 }  // namespace
 
+std::string HeldOutText(double loss) {
+  return fmt::format("held-out loss {} (perplexity {})", FormatFigure(loss),
+                     FormatFigure(std::exp(loss)));
+}
+
 Table DifferenceTable(std::span<const RunRecord> runs) {
   Table table{"settings that differ", Head("setting", runs), {}};
   for (const Difference& difference : DifferencesOf(runs)) {
@@ -41,10 +46,10 @@ Table FigureTable(std::span<const RunRecord> runs) {
       {"cache bytes a position (f32)", [](F f) { return Count(4 * f.cache_elements); }},
       {"updates", [](F f) { return Count(f.updates); }},
       {"tokens seen", [](F f) { return FormatCount(f.tokens); }},
-      {"training loss, at the end", [](F f) { return FormatFigure(f.train_loss); }},
       {"held-out loss", [](F f) { return Figure(f.val_loss); }},
       {"held-out perplexity",
        [](F f) { return f.val_loss ? FormatFigure(std::exp(*f.val_loss)) : "-"; }},
+      {"training loss (mean)", [](F f) { return FormatFigure(f.train_loss); }},
       {"least held-out loss",
        [](F f) {
          if (!f.best_val_loss) return std::string("-");

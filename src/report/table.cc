@@ -188,4 +188,17 @@ std::string TableHtml(const Table& table) {
   return out + "</tbody></table></div>\n";
 }
 
+bool OfALaterBlock(std::string_view name) {
+  for (const std::string_view prefix : {"h.", "model.layers."}) {
+    if (name.starts_with(prefix) && !name.substr(prefix.size()).starts_with("0.")) return true;
+  }
+  return false;
+}
+
+std::string LaterBlocksLine(int64_t n_layer) {
+  if (n_layer < 2) return "";
+  return n_layer == 2 ? "h.1 is like h.0\n"
+                      : fmt::format("h.1 to h.{} are like h.0\n", n_layer - 1);
+}
+
 }  // namespace heed

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/plural.h"
 #include "text/tokenizer_json.h"
 #include "text/utf8.h"
 
@@ -86,7 +87,7 @@ std::string CharTokenizer::Contents() const {
     if (range) list += '-' + picture(last);
     code = range ? last + 1 : code + 1;
   }
-  return fmt::format("it holds {} characters:{}", vocab_size(), list);
+  return fmt::format("it holds {} character{}:{}", vocab_size(), Plural(vocab_size()), list);
 }
 
 }  // namespace heed

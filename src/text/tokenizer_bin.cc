@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/plural.h"
 #include "text/bpe_tokenizer.h"
 #include "text/utf8.h"
 
@@ -44,14 +45,16 @@ Result<std::unique_ptr<Tokenizer>> ParseTokenizerBin(std::string_view bytes,
     return Fail(ErrorKind::kFormat, where, std::move(found), std::move(expected),
                 "copy the file again from its source");
   };
-  if (bytes.size() < kHeader) return bad(fmt::format("{} bytes", bytes.size()), "a vocabulary");
+  if (bytes.size() < kHeader)
+    return bad(fmt::format("{} byte{}", bytes.size(), Plural(std::ssize(bytes))), "a vocabulary");
   const auto longest = Load<int32_t>(bytes, 0);
   std::vector<ScoredPiece> pieces;
   for (size_t at = kHeader; at < bytes.size();) {
     const size_t left = bytes.size() - at;
     const int32_t length = left < kPieceHeader ? -1 : Load<int32_t>(bytes, at + 4);
     if (length < 0 || length > longest || static_cast<size_t>(length) > left - kPieceHeader) {
-      return bad(fmt::format("piece {} of {} bytes at offset {}", pieces.size(), length, at),
+      return bad(fmt::format("piece {} of {} byte{} at offset {}", pieces.size(), length,
+                             Plural(length), at),
                  fmt::format("0 to {} bytes, and as many left in the file", longest));
     }
     ScoredPiece& piece = pieces.emplace_back();
@@ -63,7 +66,8 @@ Result<std::unique_ptr<Tokenizer>> ParseTokenizerBin(std::string_view bytes,
     SetKind(pieces.size() - 1, &piece);
     at += kPieceHeader + static_cast<size_t>(length);
   }
-  if (pieces.size() < 3) return bad(fmt::format("{} pieces", pieces.size()), "at least 3");
+  if (pieces.size() < 3)
+    return bad(fmt::format("{} piece{}", pieces.size(), Plural(std::ssize(pieces))), "at least 3");
   HEED_ASSIGN(BpeVocabulary vocabulary, VocabularyFromScores(pieces, where));
   vocabulary.prefix = BpeVocabulary::Prefix::kText;
   vocabulary.bos = 1;

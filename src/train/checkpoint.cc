@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "base/plural.h"
 #include "io/safetensors.h"
 #include "model/folder.h"
 
@@ -84,9 +85,11 @@ Result<TrainState> LoadCheckpoint(const std::string& folder, Gpt* model, Adamw* 
   HEED_TRY(ReadNumber(file, path, "best_val_loss", &state.best_val_loss));
   const size_t tensors = 3 * model->parameters().all().size();
   if (file.tensors().size() != tensors) {
-    return Fail(ErrorKind::kFormat, path, fmt::format("{} tensors", file.tensors().size()),
-                fmt::format("{}: the checkpoint of this run's model", tensors),
-                "start the run again with --overwrite");
+    return Fail(
+        ErrorKind::kFormat, path,
+        fmt::format("{} tensor{}", file.tensors().size(), Plural(std::ssize(file.tensors()))),
+        fmt::format("{}: the checkpoint of this run's model", tensors),
+        "start the run again with --overwrite");
   }
   for (const Parameter& p : model->parameters().all()) {
     HEED_TRY(CopyBlock(file, path, p.name, p, p.data));

@@ -15,6 +15,7 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "model/folder.h"
+#include "train/held_out.h"
 
 namespace heed {
 namespace {
@@ -204,22 +205,11 @@ double Trainer::ComputeGradients(double learning_rate) {
 
 void Trainer::Evaluate(MetricsRow* row) {
   const int64_t B = settings_.batch_size;
-  const int64_t windows = std::min(source_.ValWindows(), settings_.eval_iters * B);
-  Batch batch;
-  double loss = 0;
-  int64_t targets = 0, bytes = 0;
-  for (int64_t first = 0; first < windows; first += B) {
-    source_.ValBatch(first, std::min(B, windows - first), windows, &batch);
-    const Pass pass = model_->NewPass(batch.B, batch.T);
-    loss += model_->Loss(pass, batch.tokens.data(), batch.targets.data(), activations_.get());
-    targets += CountTargets(batch);
-    for (const int32_t target : batch.targets) {
-      if (target >= 0) bytes += static_cast<int64_t>(tokenizer_.TokenBytes(target).size());
-    }
-  }
-  row->val_loss = loss / static_cast<double>(targets);
+  const HeldOutLoss loss =
+      MeasureHeldOut(*model_, tokenizer_, source_, settings_.eval_iters * B, B, activations_.get());
+  row->val_loss = loss.sum / static_cast<double>(loss.targets);
   row->val_perplexity = std::exp(*row->val_loss);
-  row->val_bits_per_byte = loss / std::numbers::ln2 / static_cast<double>(bytes);
+  row->val_bits_per_byte = loss.sum / std::numbers::ln2 / static_cast<double>(loss.bytes);
   if (floor_) row->val_floor = floor_->nats_per_token;
 }
 

@@ -131,7 +131,7 @@ TEST_F(Hostile, EvalNamesTheFile) {
               StartsWith("heed: odd.txt: found byte 0xFF at offset 3"));
   EXPECT_THAT(Refusal("$heed eval run odd.txt --separator b"),
               StartsWith("heed: odd.txt: found byte 0xFF at offset 3"));
-  EXPECT_THAT(Refusal("$heed eval run one.txt"), StartsWith("heed: one.txt: found 1 bytes"));
+  EXPECT_THAT(Refusal("$heed eval run one.txt"), StartsWith("heed: one.txt: found 1 byte,"));
 }
 
 TEST_F(Hostile, OneRunAtATimeHoldsAFolder) {

@@ -137,6 +137,10 @@ TEST_F(LiveProgramTest, AFaultIsNamedConfirmedAndShortened) {
 TEST_F(LiveProgramTest, TextFitsTheTerminal) {
   const ShellResult result = Run(kExample, "--position rope --rope-pairing interleaved");
   EXPECT_TRUE(result.out.starts_with("fault: rope_pairing\n")) << result.out;
+  // Of a right program more is asked; what is not stands in one place.
+  const std::string right = Run(kExample).out;
+  EXPECT_THAT(right, HasSubstr("\nskipped  "));
+  EXPECT_EQ(right.find("\nskipped  "), right.rfind("\nskipped  "));
   std::istringstream lines(result.out.substr(0, result.out.find("import numpy")));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }

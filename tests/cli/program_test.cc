@@ -48,6 +48,54 @@ TEST_F(Program, HelpAndVersionAreAnswers) {
   EXPECT_NE(help.out.find("--metric loss|perplexity"), std::string::npos);
 }
 
+// A help page's lines on a terminal of so many columns.
+std::vector<std::string> HelpOn(const std::string& folder, const std::string& command,
+                                unsigned short columns) {
+  std::istringstream text(OnTerminal(folder, "$heed " + command + " --help", columns));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+// Only one word in quotes may be wider, for a line cannot be broken inside.
+TEST_F(Program, HelpFitsNarrowTerminals) {
+  for (const unsigned short columns : {40, 50}) {
+    for (const char* command : {"train", "check", "diagnose", "attention", "tokenize", "pull"}) {
+      const std::vector<std::string> lines = HelpOn(folder_.path(), command, columns);
+      EXPECT_GT(lines.size(), 20u);
+      for (const std::string& line : lines) {
+        EXPECT_TRUE(line.size() <= columns || line.starts_with("    \"")) << line;
+      }
+    }
+  }
+}
+
+// Broken lines are joined again by the shell.
+TEST_F(Program, ANarrowExampleIsTheSameCommand) {
+  const auto examples = [&](unsigned short columns) {
+    std::string script;
+    bool inside = false;
+    for (const std::string& line : HelpOn(folder_.path(), "check", columns)) {
+      if (inside && line.empty()) break;
+      if (inside) script += line + "\n";
+      inside = inside || line == "Example:";
+    }
+    return Run("heed() { printf '<%s>' \"$@\"; }\n" + script).out;
+  };
+  EXPECT_EQ(examples(40), examples(100));
+  EXPECT_NE(examples(40).find("<--plant><mask_shifted_by_one>"), std::string::npos);
+}
+
+TEST_F(Program, ThePlotsExampleRunsAgain) {
+  Run("mkdir runs && cp -r run runs/demo");
+  for (int i = 0; i < 2; ++i) {
+    const ShellResult result =
+        Run("eval \"$($heed plot --help | grep -A 1 '^Example' | sed -n 's/^  heed /$heed /p')\"");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.err.find("wrote runs/demo/loss.svg"), std::string::npos) << result.err;
+  }
+}
+
 TEST_F(Program, EveryCommandExplainsItself) {
   std::istringstream list(Run("$heed --help").out);
   std::string line;

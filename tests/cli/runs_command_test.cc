@@ -87,6 +87,84 @@ TEST_F(Runs, EveryKindOfModelIsEvaluatedAndWrites) {
   EXPECT_EQ(Run("plot gpt averaged ngram --x tokens --out all.svg").exit_code, 0);
 }
 
+// A run's end, its report and its comparison name the same loss by the same words.
+TEST_F(Runs, OneLossIsSaidFirstEverywhere) {
+  const ShellResult trained =
+      Run("train text.txt --quiet --n-layer 1 --n-head 2 --n-embd 16 --block-size 16 --max-iters 1 "
+          "--out once");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out, testing::StartsWith("once: 1 update in "));
+  EXPECT_THAT(trained.out, HasSubstr(", training loss (last update) "));
+  const size_t begin = trained.out.find("held-out loss "), end = trained.out.find(')', begin);
+  ASSERT_NE(end, std::string::npos) << trained.out;
+  const std::string loss = trained.out.substr(begin, end + 1 - begin);
+  const std::string number = loss.substr(14, loss.find(' ', 14) - 14);
+  ASSERT_EQ(Run("report once --no-ablate --max-tokens 2").exit_code, 0);
+  EXPECT_THAT(ReadText(*folder_ / "once/report.html"), HasSubstr("<p>once: " + loss + ".</p>"));
+  EXPECT_THAT(ReadText(*folder_ / "once/report.md"),
+              HasSubstr("- once: " + loss + ".\n\n## Figures"));
+  EXPECT_THAT(ReadText(*folder_ / "once/report.csv"),
+              HasSubstr("\"held-out loss\",\"once\",\"" + number + "\""));
+  EXPECT_THAT(Run("plot once --metric loss").out, HasSubstr("held-out " + number));
+}
+
+TEST_F(Runs, EvalTakesWhatTrainTakes) {
+  // The evaluations of this run read all that is held out.
+  ASSERT_EQ(Run("train builtin:adder --quiet --n-layer 1 --n-head 1 --n-embd 8 --max-iters 2 --out "
+                "adder")
+                .exit_code,
+            0);
+  const std::string metrics = ReadText(*folder_ / "adder/metrics.jsonl");
+  const json last = json::parse(metrics.substr(metrics.rfind('{')));
+  const json sums = Json("eval adder builtin:adder");
+  EXPECT_NEAR(sums["loss"], last["val_loss"], 1e-6);
+  EXPECT_NEAR(sums["bits_per_byte"], last["val_bits_per_byte"], 1e-6);
+  EXPECT_EQ(sums["tokens"], 500 * 3);  // digits of the answers
+  EXPECT_EQ(sums["stride"], 6);
+
+  ASSERT_EQ(Run("train builtin:stories --quiet --model ngram --order 3 --out stories").exit_code,
+            0);
+  const ShellResult stories = Run("eval stories builtin:stories");
+  EXPECT_THAT(stories.out, HasSubstr(" held-out tokens of 488 KiB\n"));
+  // Three characters know less than all.
+  EXPECT_GT(Json("eval stories builtin:stories")["loss"], 0.3);
+
+  std::filesystem::create_directory(*folder_ / "texts");
+  for (const char* name : {"texts/a", "texts/b"}) WriteText(*folder_ / name, "the fox\n");
+  EXPECT_EQ(Json("eval gpt texts"), Json("eval gpt texts/a texts/b"));
+
+  EXPECT_THAT(Refusal("eval adder builtin:addr"), HasSubstr("did you mean builtin:adder?"));
+  EXPECT_THAT(Refusal("eval adder builtin:adder text.txt"), HasSubstr("among others"));
+  EXPECT_THAT(Refusal("eval adder builtin:adder --separator x"), HasSubstr("--separator"));
+  EXPECT_THAT(Refusal("eval gpt builtin:adder"), HasSubstr("the ten digits"));
+}
+
+TEST_F(Runs, EvalSaysWhatATinyTextCannotTell) {
+  WriteText(*folder_ / "two.txt", "th");
+  const ShellResult tiny = Run("eval gpt two.txt --json");
+  const json figures = json::parse(tiny.out);
+  EXPECT_EQ(figures["tokens"], 1);
+  EXPECT_NEAR(figures["bits_per_byte"], figures["loss"].get<double>() / std::log(2.0) / 2, 1e-12);
+  EXPECT_THAT(tiny.err, HasSubstr("here 1 of 2 bytes"));
+  EXPECT_EQ(Run("eval gpt text.txt").err, "");
+}
+
+TEST_F(Runs, HelpNamesTheSettingsOfBuiltInTexts) {
+  // The page's lines joined.
+  const std::string help = Run("train --help | tr '\\n' ' '").out;
+  EXPECT_THAT(help, HasSubstr("builtin:stories --position rope --batch-size 16 --max-iters 6000 "
+                              "--learning-rate 0.004 --min-lr 1e-05; builtin:adder --batch-size 64 "
+                              "--max-iters 6000 --learning-rate 0.002; --recipe fast "));
+}
+
+TEST_F(Runs, OneBlockOfAModelStandsForAll) {
+  const std::string text = Run("info gpt").out;
+  EXPECT_THAT(text, HasSubstr("\nh.0.ln_1.weight "));
+  EXPECT_THAT(text, HasSubstr("\nh.1 is like h.0\n"));
+  EXPECT_EQ(text.find("h.1.ln_1.weight"), std::string::npos);
+  EXPECT_THAT(Json("info gpt")["tensors"].dump(), HasSubstr("\"h.1.ln_1.weight\""));
+}
+
 using LessonRow16 = Runs;
 using LessonRow26 = Runs;
 

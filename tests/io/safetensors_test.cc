@@ -145,8 +145,8 @@ std::vector<Attack> Attacks() {
       {"EmptyTensorInsideAnother",
        FileOf("{" + good + R"(,"y":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}})", 8),
        "bytes from 4"},
-      {"BytesAfterTheLastTensor", FileOf("{" + good + "}", 9), "1 bytes after the last tensor"},
-      {"BytesOfNoTensor", FileOf("{}", 1), "1 bytes after the last tensor"},
+      {"BytesAfterTheLastTensor", FileOf("{" + good + "}", 9), "1 byte after the last tensor"},
+      {"BytesOfNoTensor", FileOf("{}", 1), "1 byte after the last tensor"},
   };
 }
 

@@ -27,11 +27,8 @@ ModelConfig LlamaConfig(bool tied) {
   c.n_inner = 44;
   c.block_size = 80;
   c.vocab_size = 37;
-  c.position = Position::kRope;
-  c.norm = NormKind::kRmsNorm;
-  c.mlp = MlpKind::kSwiglu;
-  c.bias = false;
   c.tied = tied;
+  c = AsLlama(c);
   EXPECT_TRUE(c.Resolve());
   return c;
 }

@@ -55,7 +55,7 @@ TEST(Plot, PerplexityIsTheExponentialOfTheMean) {
   RunCurve run{"r", {}};
   for (int i = 0; i < 100; ++i) run.rows.push_back(At(i, i % 2 == 0 ? 1 : 3));
   const Picture picture = MakePicture(std::vector{run}, {.metric = PlotMetric::kPerplexity});
-  const Series* train = Find(picture, "train");
+  const Series* train = Find(picture, "training (mean)");
   ASSERT_NE(train, nullptr);
   EXPECT_DOUBLE_EQ(train->y[50], std::exp(1.8));
 }
@@ -82,9 +82,9 @@ TEST(Plot, APictureHoldsTheRunsPoints) {
 TEST(Plot, PointsThatAreNotFiniteAreLeftOut) {
   RunCurve run{"r", {At(0, 3), At(1, std::nan("")), At(2, 2000), At(3, 1)}};
   const Picture loss = MakePicture(std::vector{run}, {});
-  EXPECT_EQ(Find(loss, "train")->x, (std::vector<double>{0, 2, 3}));
+  EXPECT_EQ(Find(loss, "training")->x, (std::vector<double>{0, 2, 3}));
   const Picture perplexity = MakePicture(std::vector{run}, {.metric = PlotMetric::kPerplexity});
-  EXPECT_EQ(Find(perplexity, "train")->x, (std::vector<double>{0, 3}));
+  EXPECT_EQ(Find(perplexity, "training")->x, (std::vector<double>{0, 3}));
 }
 
 TEST(Plot, TicksAreRoundNumbers) {
@@ -207,8 +207,8 @@ TEST(Plot, RunsAreNamedByWhatTellsThemApart) {
         MakePicture(std::vector{RunCurve{a, {At(0, 1)}}, RunCurve{b, {At(0, 1)}}}, {});
     return picture.series[0].label + ", " + picture.series[1].label;
   };
-  EXPECT_EQ(labels("runs/a", "runs/b"), "a train, b train");
-  EXPECT_EQ(labels("one/a", "two/a"), "one/a train, two/a train");
+  EXPECT_EQ(labels("runs/a", "runs/b"), "a training, b training");
+  EXPECT_EQ(labels("one/a", "two/a"), "one/a training, two/a training");
 }
 
 TEST(Plot, WhatCannotBeWrittenIsSaidAndLeavesNothing) {
@@ -271,7 +271,7 @@ TEST(Plot, DrawingsFitAndHaveTheirLegend) {
       for (const std::string& line : Lines(text)) {
         EXPECT_LE(TextWidth(line), static_cast<size_t>(width)) << line;
       }
-      for (const char* part : {"A first train 2", "B second train 3", "a first held-out 2.5",
+      for (const char* part : {"A first training 2", "B second training 3", "a first held-out 2.5",
                                "b second held-out 3.5", "floor 1"}) {
         EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
       }

@@ -48,7 +48,7 @@ TEST(Compare, SaysWhatDiffersAndWhatItDid) {
   EXPECT_EQ(EffectOf(runs[1], runs[0]),
             "rope beside learned: held-out loss -0.6000 nats per token, perplexity -45.1 %; after "
             "200k tokens each -0.5000 nats per token, perplexity -39.3 %; it passed the other's "
-            "last loss after 100 of 300 updates; 0.9 times the speed.");
+            "last loss after 100 of 300 updates; 1.11 times slower.");
   runs[1].settings.push_back({"dropout", "0.1"});
   EXPECT_EQ(DifferencesOf(runs).size(), 1u);
   runs[1].data = {"another.txt"};
@@ -84,6 +84,30 @@ TEST(Compare, FiguresAreOfTheRows) {
   EXPECT_EQ(f.tokens_per_second, 10);
 }
 
+// The training loss of tables is where the bold curve of pictures ends.
+TEST(Compare, TheTrainingLossIsAMeanOfTheLastRows) {
+  RunRecord run{"a", "a", {}, {}, {}, {}};
+  for (int i = 0; i < 100; ++i) {
+    run.rows.emplace_back();
+    run.rows.back().train_loss = i % 2 == 0 ? 1 : 3;
+  }
+  EXPECT_DOUBLE_EQ(FiguresOf(run).train_loss, (3 + 1 + 3) / 3.0);
+  run.rows.back().train_loss = std::nan("");  // left out, as in pictures
+  EXPECT_DOUBLE_EQ(FiguresOf(run).train_loss, (1 + 3) / 2.0);
+}
+
+TEST(Compare, SpeedIsAsFastOrSlower) {
+  const std::pair<double, const char*> cases[] = {{1000, "; as fast."},
+                                                  {1001, "; as fast."},
+                                                  {2500, "; 2.50 times as fast."},
+                                                  {9.5, "; 105 times slower."},
+                                                  {800, "; 1.25 times slower."}};
+  for (const auto& [speed, words] : cases) {
+    const std::string effect = EffectOf(Record("b", {4, 3}, speed), Record("a", {4, 3}, 1000));
+    EXPECT_THAT(effect, testing::EndsWith(words));
+  }
+}
+
 // Stopped between two rows, before its first evaluation behind that of fresh weights.
 TEST(Compare, AStoppedRunHasTheUpdatesOfItsCheckpoint) {
   std::vector<RunRecord> runs = {Record("a", {4, 3}, 0), Record("b", {4, 3}, 0)};
@@ -97,8 +121,8 @@ TEST(Compare, AStoppedRunHasTheUpdatesOfItsCheckpoint) {
   EXPECT_FALSE(f.val_loss);
   EXPECT_FALSE(f.best_val_loss);
   EXPECT_EQ(EffectOf(runs[1], runs[0]),
-            "b beside a: training loss -0.5000 nats per token, perplexity -39.3 %, for not both "
-            "have a held-out one yet.");
+            "b beside a: training loss (mean) -0.5000 nats per token, perplexity -39.3 %, for not "
+            "both have a held-out one yet.");
 }
 
 TEST(Sheet, DistinctRunsAreCountedInWords) {

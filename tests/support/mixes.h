@@ -25,6 +25,15 @@ struct Mix {
   ModelConfig config;
 };
 
+// The same sizes with a Llama's parts.
+inline ModelConfig AsLlama(ModelConfig c) {
+  c.position = Position::kRope;
+  c.norm = NormKind::kRmsNorm;
+  c.mlp = MlpKind::kSwiglu;
+  c.bias = false;
+  return c;
+}
+
 // B is 5 and T 13 or 70 in most tests: beside them H, Hkv, their ratio and D differ.
 inline std::vector<Mix> Mixes() {
   const auto sizes = [](int64_t H, int64_t Hkv, int64_t D, int64_t C) {
@@ -38,19 +47,12 @@ inline std::vector<Mix> Mixes() {
     c.vocab_size = 37;
     return c;
   };
-  const auto llama = [](ModelConfig c) {
-    c.position = Position::kRope;
-    c.norm = NormKind::kRmsNorm;
-    c.mlp = MlpKind::kSwiglu;
-    c.bias = false;
-    return c;
-  };
   ModelConfig gpt2_odd = sizes(3, 3, 7, 21);
   ModelConfig gpt2_untied = sizes(2, 2, 36, 72);
   gpt2_untied.tied = false;
-  ModelConfig llama_gqa = llama(sizes(6, 2, 10, 60));
+  ModelConfig llama_gqa = AsLlama(sizes(6, 2, 10, 60));
   llama_gqa.tied = false;
-  ModelConfig llama_mqa = llama(sizes(4, 1, 8, 32));
+  ModelConfig llama_mqa = AsLlama(sizes(4, 1, 8, 32));
   ModelConfig partial = sizes(8, 4, 12, 96);
   partial.position = Position::kRope;
   partial.rope_pairing = RopePairing::kInterleaved;

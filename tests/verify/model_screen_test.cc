@@ -52,13 +52,8 @@ ModelConfig Small(bool rope) {
   config.n_embd = 16;
   config.block_size = 40;
   config.vocab_size = 1100;  // more than are looked at
-  config.position = rope ? Position::kRope : Position::kLearned;
-  if (rope) {
-    config.norm = NormKind::kRmsNorm;
-    config.mlp = MlpKind::kSwiglu;
-    config.bias = false;
-    config.tied = false;
-  }
+  config.tied = !rope;
+  if (rope) config = AsLlama(config);
   EXPECT_TRUE(config.Resolve());
   return config;
 }

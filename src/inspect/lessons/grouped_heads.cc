@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "base/plural.h"
 #include "inspect/lessons/lesson.h"
 #include "kernels/reference/attention.h"
 
@@ -52,7 +53,7 @@ Result<std::vector<Step>> TellGroupedHeads(const LessonInput&) {
   const auto add = [&](const char* name, int64_t n_kv_head, const char* note) {
     steps.push_back({name,
                      fmt::format("6 query heads, {} key/value head{}: floor(h / {})", n_kv_head,
-                                 n_kv_head == 1 ? "" : "s", kHeads / n_kv_head),
+                                 Plural(n_kv_head), kHeads / n_kv_head),
                      "H Hkv",
                      {kHeads, n_kv_head},
                      WhoReadsWhom(n_kv_head),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/plural.h"
 #include "kernels/reference/matmul.h"
 
 namespace heed {
@@ -10,7 +11,7 @@ namespace {
 // x [T, C] times w [C, d].
 Result<SmallMatrix> Project(const SmallMatrix& x, const SmallMatrix& w, const std::string& where) {
   if (w.rows != x.columns) {
-    return BadRequest(where, fmt::format("{} row{}", w.rows, w.rows == 1 ? "" : "s"),
+    return BadRequest(where, fmt::format("{} row{}", w.rows, Plural(w.rows)),
                       fmt::format("{}, the width of --x", x.columns),
                       "each row of x is multiplied with the columns of the weight");
   }
