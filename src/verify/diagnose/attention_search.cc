@@ -441,6 +441,7 @@ AttentionSearch::AttentionSearch(const AttentionDump& dump)
   for (AttentionConvention& convention : conventions_) convention.facts.largest_score = largest;
   // A case may be replayed before anybody's results are known.
   if (dump_.theirs.empty()) return;
+  compared_.resize(dump_.theirs.size());
   const int64_t equal = EqualRowsFromFirst();
   for (AttentionConvention& convention : conventions_) convention.facts.equal_rows = equal;
   if (SeemsToHoldInput()) AddInputConvention();
@@ -561,6 +562,11 @@ AttentionSearch::Glance AttentionSearch::GlanceAt(const AttentionRecipe& recipe,
       // ‖theirs − ours‖ is at least `apart`, and ‖ours‖ at most ‖theirs‖ and it.
       least = std::isfinite(apart) ? apart / (sizes_[i] + apart) : apart;
       residual = Residual(looked_at_[i], *ours);
+    } else if (tensor.stage < Stage::kScores) {
+      // Most recipes share it with the one before.
+      const auto same = replay_.Tensor(recipe, tensor.stage);
+      if (compared_[i].first != same) compared_[i] = {same, Residual(tensor.values, *same)};
+      residual = least = compared_[i].second;
     } else {
       residual = least = ResidualOf(recipe, tensor);
     }

@@ -107,6 +107,7 @@ class AttentionSearch {
   std::vector<AttentionDropout> dropouts_;
   std::vector<std::vector<double>> looked_at_;  // of their tensors, the rows that a glance compares
   std::vector<double> sizes_;                   // Euclidean norms of their tensors
+  std::vector<std::pair<AttentionReplay::Shared, double>> compared_;  // ours last time, and how far
 };
 
 }  // namespace heed
