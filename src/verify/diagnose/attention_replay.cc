@@ -139,31 +139,34 @@ AttentionReplay::AttentionReplay(const AttentionCase& attention, const Attention
       Hkv_(attention.settings.n_kv_head),
       D_(attention.settings.head_dim),
       perturbation_(perturbation),
-      x_(Perturbed(attention.x)),
-      weight_(Perturbed(attention.qkv.weight)),
-      bias_(Perturbed(attention.qkv.bias)),
-      out_weight_(Perturbed(attention.proj.weight)),
-      past_k_(Perturbed(attention.past_k)),
-      past_v_(Perturbed(attention.past_v)),
+      x_(Perturbed(attention.x, Draws::kX)),
+      weight_(Perturbed(attention.qkv.weight, Draws::kWeight)),
+      bias_(Perturbed(attention.qkv.bias, Draws::kBias)),
+      out_weight_(Perturbed(attention.proj.weight, Draws::kOutWeight)),
+      past_k_(Perturbed(attention.past_k, Draws::kPastK)),
+      past_v_(Perturbed(attention.past_v, Draws::kPastV)),
       given_{attention.q, attention.k, attention.v},
       every_row_(std::max(attention.B, attention.T)) {
   std::iota(every_row_.begin(), every_row_.end(), 0);
-  for (Numbers* values : {&given_.q, &given_.k, &given_.v}) Perturb(values);
+  Perturb(Draws::kQ, &given_.q);
+  Perturb(Draws::kK, &given_.k);
+  Perturb(Draws::kV, &given_.v);
 }
 
 // The numbers where they lie, unless they are to be others.
-std::span<const double> AttentionReplay::Perturbed(const Numbers& values) {
+std::span<const double> AttentionReplay::Perturbed(const Numbers& values, Draws draws) {
   if (perturbation_.unit == 0) return values;
   perturbed_.push_back(values);
-  Perturb(&perturbed_.back());
+  Perturb(draws, &perturbed_.back());
   return perturbed_.back();
 }
 
-void AttentionReplay::Perturb(Numbers* values) {
+void AttentionReplay::Perturb(Draws draws, Numbers* values) const {
   if (perturbation_.unit == 0) return;
-  const RandomKey key{perturbation_.seed, 0, 0};
+  const RandomKey key{perturbation_.seed, 0, static_cast<uint32_t>(draws)};
+  uint64_t draw = 0;
   for (double& value : *values) {
-    value *= 1 + perturbation_.unit * (2 * RandomUniform(key, draws_++) - 1);
+    value *= 1 + perturbation_.unit * (2 * RandomUniform(key, draw++) - 1);
   }
 }
 
@@ -318,7 +321,7 @@ AttentionReplay::Numbers AttentionReplay::ProjectSlot(const ProjectChoice& choic
   for (int64_t r = 0; r < B * T; ++r) std::ranges::copy(from.bias, rows.begin() + r * heads * D_);
   AddProduct(x_, from.weight, B * T, heads * D_, C, rows);
   work_ += static_cast<double>(B * T * heads * D_ * C);
-  Perturb(&rows);
+  Perturb(slot == Slot::kQ ? Draws::kQ : slot == Slot::kK ? Draws::kK : Draws::kV, &rows);
   if (choice.split_by_view) return rows;
   Numbers split(rows.size());
   for (int64_t r = 0; r < B * T; ++r) {
@@ -505,7 +508,7 @@ void AttentionReplay::Turn(const AttentionRecipe& recipe, int64_t heads, double 
       row[pair + pairs] = turned[2 * pair + 1];
     }
   }
-  Perturb(x);
+  Perturb(keys ? Draws::kTurnedK : Draws::kTurned, x);
 }
 
 std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Rotated(
@@ -519,8 +522,8 @@ std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Rotated(
       if (recipe.norm.place != place) return;
       if (recipe.norm.q) NormaliseHeads(recipe, context_.q_norm, &heads.q);
       if (recipe.norm.k) NormaliseHeads(recipe, context_.k_norm, &heads.k);
-      Perturb(&heads.q);
-      Perturb(&heads.k);
+      Perturb(Draws::kNormQ, &heads.q);
+      Perturb(Draws::kNormK, &heads.k);
     };
     normalise(NormPlace::kBeforeRotation);
     Turn(recipe, count(heads.q), choice.q_sense, choice.q_halves, false, &heads.q);
@@ -742,7 +745,7 @@ AttentionReplay::Shared AttentionReplay::Scores(const AttentionRecipe& recipe) {
         }
       }
     }
-    Perturb(&scores);
+    Perturb(Draws::kScores, &scores);
     return scores;
   });
 }
@@ -1037,7 +1040,7 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
         }
       }
     }
-    Perturb(&pattern);
+    Perturb(Draws::kPattern, &pattern);
     return pattern;
   });
 }
@@ -1085,7 +1088,7 @@ AttentionReplay::Shared AttentionReplay::Z(const AttentionRecipe& recipe) {
         }
       }
     }
-    Perturb(&z);
+    Perturb(Draws::kZ, &z);
     return z;
   });
 }
@@ -1147,7 +1150,7 @@ AttentionReplay::Shared AttentionReplay::Output(const AttentionRecipe& recipe) {
       for (int64_t c = 0; c < C; ++c) y[r * C + c] += x[c];
     }
     work_ += static_cast<double>(rows * C * width);
-    Perturb(&y);
+    Perturb(Draws::kOutput, &y);
     return y;
   });
 }

@@ -134,14 +134,33 @@ class AttentionReplay {
   void Turn(const AttentionRecipe& recipe, int64_t heads, double sense, bool halves, bool keys,
             Numbers* x);
   Numbers PastOf(const AttentionRecipe& recipe, bool keys);
-  std::span<const double> Perturbed(const Numbers& values);
-  void Perturb(Numbers* values);
+  // What errors are drawn for: the same ones for every recipe, in whatever order.
+  enum class Draws : uint32_t {
+    kX,
+    kWeight,
+    kBias,
+    kOutWeight,
+    kPastK,
+    kPastV,
+    kQ,
+    kK,
+    kV,
+    kNormQ,
+    kNormK,
+    kTurned,
+    kTurnedK,
+    kScores,
+    kPattern,
+    kZ,
+    kOutput,
+  };
+  std::span<const double> Perturbed(const Numbers& values, Draws draws);
+  void Perturb(Draws draws, Numbers* values) const;
 
   const AttentionCase& case_;
   const AttentionContext& context_;
   const int64_t H_, Hkv_, D_;
   Perturbation perturbation_;
-  uint64_t draws_ = 0;
   double work_ = 0;
   std::deque<Numbers> perturbed_;
   std::span<const double> x_, weight_, bias_, out_weight_, past_k_, past_v_;

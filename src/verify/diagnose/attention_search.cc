@@ -429,11 +429,10 @@ std::vector<std::string> NamesOf(const AttentionHypothesis& hypothesis) {
 // ------------------------------------------------------------------ residuals
 
 AttentionSearch::AttentionSearch(const AttentionDump& dump)
-    : dump_(dump),
-      replay_(dump.attention, dump.context),
-      rough_{AttentionReplay(dump.attention, dump.context, {Unit(), 1}),
-             AttentionReplay(dump.attention, dump.context, {Unit(), 2})},
-      conventions_(Conventions(dump).List()) {
+    : dump_(dump), replay_(dump.attention, dump.context), conventions_(Conventions(dump).List()) {
+  for (const uint64_t seed : {1, 2, 3, 4}) {
+    rough_.emplace_back(dump.attention, dump.context, Perturbation{Unit(), seed});
+  }
   double largest = 0;
   for (const double score : *replay_.Tensor(conventions_[0].right, Stage::kScores)) {
     largest = std::max(largest, std::abs(score));
@@ -835,6 +834,17 @@ bool AttentionSearch::FindDropout(const std::vector<AttentionHypothesis>& bases,
   if (found.empty()) {
     found = Solved(LikeliestForDropout(bases, floor), floor, DropoutEffort::kManyWeights);
   }
+  // Where the floor is high a wrong formula may solve one row more, but hardly as well.
+  constexpr double kWorse = 3;
+  int64_t most = 0;
+  for (const AttentionDropout& dropout : found) most = std::max(most, dropout.solved.rows);
+  double least = kInfinity;
+  for (const AttentionDropout& dropout : found) {
+    if (dropout.solved.rows >= most - 1) least = std::min(least, dropout.solved.residual);
+  }
+  std::erase_if(found, [least](const AttentionDropout& dropout) {
+    return dropout.solved.residual > kWorse * least + 1e-12;
+  });
   std::pair<int64_t, double> best = {0, -kInfinity};
   for (const AttentionDropout& dropout : found) {
     best = std::max(best, std::pair(dropout.solved.rows, dropout.solved.likelihood));

@@ -2,7 +2,7 @@
 // each fault alone, then fitted ones, then pairs and triples.
 #pragma once
 
-#include <array>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -102,7 +102,7 @@ class AttentionSearch {
 
   const AttentionDump& dump_;
   AttentionReplay replay_;
-  std::array<AttentionReplay, 2> rough_;  // with errors of rounding
+  std::deque<AttentionReplay> rough_;  // with errors of rounding
   std::vector<AttentionConvention> conventions_;
   std::vector<AttentionDropout> dropouts_;
   std::vector<std::vector<double>> looked_at_;  // of their tensors, the rows that a glance compares
