@@ -8,6 +8,8 @@
 //   q4_0  eight numbers: word g of a block's four holds 4g .. 4g + 3 in the lower halves of its
 //         bytes, and those 16 further in the upper halves
 // Behind all panels stand the scales of blocks, f16, [panels][K / 32][16]. Columns from N on are 0.
+//
+// A B of f32 is never packed: it is one whose columns stand in another order in its file's rows.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +33,8 @@ struct PackedB {
 
   bool empty() const { return data == nullptr && rows == nullptr; }
   bool waits() const { return data == nullptr && rows != nullptr; }
-  bool scaled() const { return type != BlockType::kBF16; }
+  bool scaled() const { return type == BlockType::kQ8_0 || type == BlockType::kQ4_0; }
+  bool packs() const { return type != BlockType::kF32; }
   int64_t panels() const { return (N + kPanelColumns - 1) / kPanelColumns; }
   int64_t words() const {
     return type == BlockType::kBF16 ? (K + 1) / 2 : K / (type == BlockType::kQ8_0 ? 4 : 8);

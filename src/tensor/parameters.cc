@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/mapped_file.h"
+#include "base/parallel.h"
 
 namespace heed {
 namespace {
@@ -14,6 +15,7 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr size_t kArena = size_t{32} << 20;
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kPanelsAtOnce = 256;
+constexpr size_t kPagesAtOnce = size_t{4} << 20;  // bytes of a file that a core maps at once
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -68,7 +70,7 @@ Result<std::byte*> ParameterSet::AllocatePacked(Parameter* p, BlockType type) {
 
 Status ParameterSet::PackWaiting() {
   for (Parameter& p : parameters_) {
-    if (!p.packed.waits()) continue;
+    if (!p.packed.waits() || !p.packed.packs()) continue;
     const PackedB stored = p.packed;
     const auto release = [rows = PackedB{stored.type, stored.K, stored.N, nullptr, stored.rows}](
                              int64_t begin, int64_t end) {
@@ -88,6 +90,19 @@ Status ParameterSet::PackWaiting() {
 void ParameterSet::Borrow(Parameter* p, const float* values) {
   p->values = values;
   p->data = nullptr;
+}
+
+void ParameterSet::UsePages(std::vector<std::span<const std::byte>> pages) {
+  for (const std::span<const std::byte> part : pages) {
+    for (size_t at = 0; at < part.size(); at += kPagesAtOnce) {
+      pages_.push_back(part.subspan(at, std::min(kPagesAtOnce, part.size() - at)));
+    }
+  }
+  ParallelFor(static_cast<int64_t>(pages_.size()), [&](int64_t i) { PrepareToRead(pages_[i]); });
+}
+
+ParameterSet::~ParameterSet() {
+  ParallelFor(static_cast<int64_t>(pages_.size()), [&](int64_t i) { ReleaseRead(pages_[i]); });
 }
 
 Status ParameterSet::AllocateGradients(bool share_linear) {

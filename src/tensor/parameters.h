@@ -4,9 +4,11 @@
 // packed in few bits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +56,7 @@ struct Parameter {
 class ParameterSet {
  public:
   ParameterSet() = default;
+  ~ParameterSet();
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 
@@ -72,6 +75,9 @@ class ParameterSet {
   // Lets the parameter be read where it lies, in memory that `Keep` keeps alive.
   static void Borrow(Parameter* p, const float* values);
   void Keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
+  // Makes pages of files ready to be read, and has them given back with the set, all cores at once:
+  // either takes the system as long as reading them.
+  void UsePages(std::vector<std::span<const std::byte>> pages);
   // With `share_linear` the weights of linear layers have one memory for their gradients, one after
   // another. Error: not enough memory.
   Status AllocateGradients(bool share_linear = false);
@@ -100,6 +106,7 @@ class ParameterSet {
   std::deque<Buffer> arenas_;  // of packed factors
   size_t arena_used_ = 0;      // of the last
   std::vector<std::shared_ptr<const void>> owners_;
+  std::vector<std::span<const std::byte>> pages_;  // what UsePages was given, in pieces
 };
 
 }  // namespace heed

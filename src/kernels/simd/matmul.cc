@@ -1,6 +1,8 @@
 #include "kernels/simd/matmul.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd/matmul.cc"
@@ -183,6 +185,15 @@ void MatmulTarget(const MatmulArgs<>& args) {
   Multiply<FloatEngine>(args);
 }
 
+void ReorderTarget(const MatmulArgs<>& args, const float* from, std::span<const int64_t> order) {
+  const int64_t width = RoundUp(args.N, kLanes);
+  std::vector<float> row(static_cast<size_t>(width));
+  for (int64_t i = 0; i < args.M; ++i, from += args.N) {
+    for (int64_t j = 0; j < args.N; ++j) row[j] = from[order[j]];
+    Finish(args, row.data(), width, i, 1, 0, args.N);
+  }
+}
+
 double MultiplyAddsTarget(int64_t rounds) { return MultiplyAdds<FloatEngine>(rounds); }
 
 }  // namespace heed::simd::HWY_NAMESPACE
@@ -192,9 +203,30 @@ HWY_AFTER_NAMESPACE();
 namespace heed::simd {
 
 HWY_EXPORT(MatmulTarget);
+HWY_EXPORT(ReorderTarget);
 HWY_EXPORT(MultiplyAddsTarget);
 
+namespace {
+
+// The product in the order of the rows that B has in its file, then its columns in theirs.
+void ReorderedMatmul(const MatmulArgs<>& args) {
+  const PackedB& b = args.packed;
+  std::vector<float> sums(static_cast<size_t>(args.M * args.N));
+  MatmulArgs<> product{args.M, args.N, args.K, args.a, args.a_row, args.a_col};
+  product.b = reinterpret_cast<const float*>(b.rows);
+  product.b_row = 1;
+  product.b_col = args.K;
+  product.c = sums.data();
+  product.ldc = args.N;
+  product.arithmetic = args.arithmetic;
+  Matmul(product);
+  HWY_DYNAMIC_DISPATCH(ReorderTarget)(args, sums.data(), b.order);
+}
+
+}  // namespace
+
 void Matmul(const MatmulArgs<>& args) {
+  if (!args.packed.empty() && !args.packed.packs()) return ReorderedMatmul(args);
   if (args.arithmetic == Arithmetic::kBf16) return MatmulBf16(args);
   const bool blocks = !args.packed.empty() && args.packed.scaled();
   if (args.arithmetic == Arithmetic::kInt8 && blocks) return MatmulInt8(args);
