@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/memory.h"
 #include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
@@ -157,6 +158,7 @@ class GenerateRun {
     if (models_.size() != 1) {
       return BadRequest("MODEL", fmt::format("{} folders", models_.size()), "one model's folder");
     }
+    UseHugeHeap();
     HEED_ASSIGN(model_, OpenModel(models_[0],
                                   session_.globals.reference ? ReferenceKernels() : SimdKernels(),
                                   WeightsOf(settings_.dtype)));

@@ -101,31 +101,34 @@ Result<std::vector<BpeMerge>> MergesOf(
     std::span<const std::string_view> tokens, const std::string& where) {
   TokenIndex<std::string_view> index(tokens);
   for (size_t id = 0; id < tokens.size(); ++id) index.Add(static_cast<int32_t>(id));
-  std::string whole;
-  // An open hash table: a set of the library would allocate for every merge.
-  constexpr uint64_t kFree = ~uint64_t{0};
-  std::vector<uint64_t> seen(std::bit_ceil(2 * pairs.size() + 1), kFree);
+  using Probe = TokenIndex<std::string_view>::Probe;
+  // So many at once that the table's lines arrive before they are read.
+  constexpr size_t kAtOnce = 8;
   std::vector<BpeMerge> merges;
   merges.reserve(pairs.size());
+  std::vector<std::array<Probe, 3>> probes(kAtOnce);
+  std::string wholes[kAtOnce];
   for (size_t i = 0; i < pairs.size(); ++i) {
-    const auto& [left, right] = pairs[i];
-    whole.assign(left).append(right);
+    const size_t in_block = i % kAtOnce;
+    for (size_t n = 0; in_block == 0 && n < std::min(kAtOnce, pairs.size() - i); ++n) {
+      const auto& [left, right] = pairs[i + n];
+      const Probe first(left), second(right);
+      const size_t size = left.size() + right.size();
+      if (size > kShortBytes) wholes[n].assign(left).append(right);
+      probes[n] = {first, second,
+                   size > kShortBytes ? Probe(wholes[n])
+                                      : Probe(Joined(first.key, left.size(), second.key), size)};
+      for (const Probe& probe : probes[n]) index.Prefetch(probe);
+    }
     int32_t ids[3];
-    int n = 0;
-    for (const std::string_view part : {left, right, std::string_view(whole)}) {
-      ids[n] = index.Find(part);
-      if (ids[n++] >= 0) continue;
+    for (size_t n = 0; n < 3; ++n) {
+      ids[n] = index.Find(probes[in_block][n]);
+      if (ids[n] >= 0) continue;
+      const auto& [left, right] = pairs[i];
+      const std::string part(n == 0 ? left : n == 1 ? right : std::string(left).append(right));
       return Fail(ErrorKind::kFormat, where,
                   fmt::format("merge {} with {}, which is no token", i + 1, Quoted(part)),
                   "merges of tokens into tokens", "vocabulary and merges are of two models");
-    }
-    const uint64_t key = static_cast<uint64_t>(ids[0]) << 32 | static_cast<uint32_t>(ids[1]);
-    size_t slot = (key ^ key >> 29) * 0x9E3779B97F4A7C15 >> 32 & (seen.size() - 1);
-    while (seen[slot] != kFree && seen[slot] != key) slot = (slot + 1) & (seen.size() - 1);
-    if (std::exchange(seen[slot], key) == key) {
-      return Fail(ErrorKind::kFormat, where,
-                  fmt::format("merge {} of {} and {} again", i + 1, Quoted(left), Quoted(right)),
-                  "every merge once");
     }
     merges.push_back({ids[0], ids[1], ids[2], static_cast<uint32_t>(i)});
   }
@@ -408,7 +411,14 @@ Status BpeTokenizer::Prepare(const std::string& where) {
     return std::tie(a.rank, a.left, a.right) < std::tie(b.rank, b.left, b.right);
   };
   if (!std::ranges::is_sorted(v_.merges, first)) std::ranges::sort(v_.merges, first);
-  table_ = MergeTable(v_.merges);
+  const BpeMerge* again = nullptr;
+  table_ = MergeTable(v_.merges, &again);
+  if (again != nullptr) {
+    return Fail(ErrorKind::kFormat, where,
+                fmt::format("merge {} of {} and {} again", again->rank + 1,
+                            Quoted(v_.tokens[again->left]), Quoted(v_.tokens[again->right])),
+                "every merge once");
+  }
   // Without added tokens a text has one part.
   if (v_.added.empty() && v_.prefix == BpeVocabulary::Prefix::kEveryPart) {
     v_.prefix = BpeVocabulary::Prefix::kText;

@@ -244,8 +244,8 @@ TEST_F(Formats, MisfitsOfAFileAreAllNamed) {
   const std::string path = folder_ / "m.gguf";
   ASSERT_TRUE(SaveGguf(path, *model, nullptr, BlockType::kF32, false));
   const auto file = GgufFile::Open(path);
-  std::vector<std::pair<std::string, GgufValue>> metadata(file->metadata().begin(),
-                                                          file->metadata().end());
+  const std::map<std::string, GgufValue> kept = file->Metadata();
+  const std::vector<std::pair<std::string, GgufValue>> metadata(kept.begin(), kept.end());
   std::vector<GgufTensorToWrite> tensors;
   for (const GgufTensor& tensor : file->tensors()) {
     if (tensor.name == "blk.1.ffn_up.weight") continue;

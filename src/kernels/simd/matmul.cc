@@ -213,9 +213,13 @@ void ReorderedMatmul(const MatmulArgs<>& args) {
   const PackedB& b = args.packed;
   std::vector<float> sums(static_cast<size_t>(args.M * args.N));
   MatmulArgs<> product{args.M, args.N, args.K, args.a, args.a_row, args.a_col};
-  product.b = reinterpret_cast<const float*>(b.rows);
-  product.b_row = 1;
-  product.b_col = args.K;
+  if (b.packs()) {
+    product.packed = {b.type, b.K, b.N, nullptr, b.rows};
+  } else {
+    product.b = reinterpret_cast<const float*>(b.rows);
+    product.b_row = 1;
+    product.b_col = args.K;
+  }
   product.c = sums.data();
   product.ldc = args.N;
   product.arithmetic = args.arithmetic;
@@ -226,7 +230,11 @@ void ReorderedMatmul(const MatmulArgs<>& args) {
 }  // namespace
 
 void Matmul(const MatmulArgs<>& args) {
-  if (!args.packed.empty() && !args.packed.packs()) return ReorderedMatmul(args);
+  // Where rows are read as they stand, other rows would be other memory.
+  const bool in_words = args.arithmetic == Arithmetic::kBf16 && !args.packed.scaled();
+  if (args.packed.waits() && !args.packed.order.empty() && (in_words || !args.packed.packs())) {
+    return ReorderedMatmul(args);
+  }
   if (args.arithmetic == Arithmetic::kBf16) return MatmulBf16(args);
   const bool blocks = !args.packed.empty() && args.packed.scaled();
   if (args.arithmetic == Arithmetic::kInt8 && blocks) return MatmulInt8(args);

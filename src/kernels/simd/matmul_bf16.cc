@@ -125,6 +125,38 @@ bool RowProduct(const MatmulArgs<>& args) {
 }
 #endif
 
+#if HWY_TARGET == HWY_AVX3
+// ---- Some rows of A and a B that waits in its file: its rows are rows of words as they stand.
+
+struct WordEngine : FloatEngine {
+  static HWY_INLINE V MulAdd(V a, V b, V sum) { return PairEngine::MulAdd(a, b, sum); }
+};
+
+bool IsInWords(const MatmulArgs<>& args) {
+  const PackedB& b = args.packed;
+  const bool aligned = reinterpret_cast<uintptr_t>(b.rows) % alignof(float) == 0;
+  return b.waits() && !b.scaled() && b.K % 2 == 0 && aligned && args.M <= 4 * kRows;
+}
+
+// False when there is no memory for the words of A.
+bool WordProduct(const MatmulArgs<>& args) {
+  MatmulArgs<> product = args;
+  product.K = args.K / 2;
+  float* words = Scratch(args.M * product.K);
+  if (words == nullptr) return false;
+  for (int64_t i = 0; i < args.M; ++i) {
+    PairEngine::Line(args.a + i * args.a_row, args.K, words + i * product.K);
+  }
+  product.a = words;
+  product.a_row = product.b_col = product.K;
+  product.b = reinterpret_cast<const float*>(args.packed.rows);
+  product.b_row = 1;
+  product.packed = {};
+  DirectMatmul<WordEngine>(product);
+  return true;
+}
+#endif
+
 // A bfloat16 as a float, for processors without such instructions.
 struct RoundedEngine {
   static constexpr int64_t kPerWord = 1;
@@ -166,6 +198,7 @@ void MatmulBf16Target(const MatmulArgs<>& args) {
   if (PairEngine::Supported()) {
     const bool row = args.M == 1 && args.packed.data != nullptr && !args.packed.scaled();
     if (row && RowProduct(args)) return;
+    if (IsInWords(args) && WordProduct(args)) return;
     return Multiply<PairEngine>(args);
   }
 #endif
