@@ -70,7 +70,7 @@ Result<std::byte*> ParameterSet::AllocatePacked(Parameter* p, BlockType type) {
 
 Status ParameterSet::PackWaiting() {
   for (Parameter& p : parameters_) {
-    if (!p.packed.waits() || !p.packed.packs()) continue;
+    if (!p.packed.waits()) continue;
     const PackedB stored = p.packed;
     const auto release = [rows = PackedB{stored.type, stored.K, stored.N, nullptr, stored.rows}](
                              int64_t begin, int64_t end) {

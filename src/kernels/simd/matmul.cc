@@ -213,13 +213,7 @@ void ReorderedMatmul(const MatmulArgs<>& args) {
   const PackedB& b = args.packed;
   std::vector<float> sums(static_cast<size_t>(args.M * args.N));
   MatmulArgs<> product{args.M, args.N, args.K, args.a, args.a_row, args.a_col};
-  if (b.packs()) {
-    product.packed = {b.type, b.K, b.N, nullptr, b.rows};
-  } else {
-    product.b = reinterpret_cast<const float*>(b.rows);
-    product.b_row = 1;
-    product.b_col = args.K;
-  }
+  product.packed = {b.type, b.K, b.N, nullptr, b.rows};
   product.c = sums.data();
   product.ldc = args.N;
   product.arithmetic = args.arithmetic;
@@ -230,10 +224,18 @@ void ReorderedMatmul(const MatmulArgs<>& args) {
 }  // namespace
 
 void Matmul(const MatmulArgs<>& args) {
-  // Where rows are read as they stand, other rows would be other memory.
-  const bool in_words = args.arithmetic == Arithmetic::kBf16 && !args.packed.scaled();
-  if (args.packed.waits() && !args.packed.order.empty() && (in_words || !args.packed.packs())) {
-    return ReorderedMatmul(args);
+  // Where rows are read as they stand, others would be other memory.
+  const bool floats = !args.packed.empty() && args.packed.type == BlockType::kF32;
+  const bool words = args.packed.waits() && !args.packed.scaled();
+  const bool reads_rows = floats || (words && args.arithmetic == Arithmetic::kBf16);
+  if (reads_rows && !args.packed.order.empty()) return ReorderedMatmul(args);
+  if (floats) {
+    MatmulArgs<> product = args;
+    product.packed = {};
+    product.b = reinterpret_cast<const float*>(args.packed.rows);
+    product.b_row = 1;
+    product.b_col = args.K;
+    return Matmul(product);
   }
   if (args.arithmetic == Arithmetic::kBf16) return MatmulBf16(args);
   const bool blocks = !args.packed.empty() && args.packed.scaled();
