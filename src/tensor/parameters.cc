@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/aside.h"
 #include "base/mapped_file.h"
 #include "base/parallel.h"
 
@@ -98,7 +99,13 @@ void ParameterSet::UsePages(std::vector<std::span<const std::byte>> pages) {
       pages_.push_back(part.subspan(at, std::min(kPagesAtOnce, part.size() - at)));
     }
   }
-  ParallelFor(static_cast<int64_t>(pages_.size()), [&](int64_t i) { PrepareToRead(pages_[i]); });
+  // One thread of two leaves the other's core to whoever works aside: a vocabulary takes longer.
+  const auto count = static_cast<int64_t>(pages_.size());
+  int64_t alone = 0;
+  while (alone < count && Aside::Running() > 0 && NumThreads() - Aside::Running() < 2) {
+    PrepareToRead(pages_[alone++]);
+  }
+  ParallelFor(count - alone, [&](int64_t i) { PrepareToRead(pages_[alone + i]); });
 }
 
 ParameterSet::~ParameterSet() {
