@@ -15,6 +15,8 @@ class Aside {
   Aside& operator=(const Aside&) = delete;
   // Returns when the work is done.
   void Join();
+  // How many threads work aside: processors that the team would take from them.
+  static int Running();
 
  private:
   std::thread thread_;

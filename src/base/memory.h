@@ -19,4 +19,8 @@ MachineMemory ReadMachineMemory();
 int64_t PeakMemory();
 void ForgetPeakMemory();
 
+// Lets the heap's first megabytes be huge pages, for programs that fill them at once: each small
+// page takes the system a microsecond and more. To be called before there are other threads.
+void UseHugeHeap();
+
 }  // namespace heed

@@ -5,12 +5,14 @@
 #include <memory>
 #include <utility>
 
+#include "base/memory.h"
 #include "base/plural.h"
 #include "baseline/open.h"
 #include "cli/command.h"
 #include "cli/json.h"
 #include "cli/precision.h"
 #include "infer/generate.h"
+#include "kernels/simd/matmul.h"
 #include "report/format.h"
 #include "text/utf8.h"
 
@@ -158,6 +160,7 @@ class GenerateRun {
     if (models_.size() != 1) {
       return BadRequest("MODEL", fmt::format("{} folders", models_.size()), "one model's folder");
     }
+    UseHugeHeap();
     HEED_ASSIGN(model_, OpenModel(models_[0],
                                   session_.globals.reference ? ReferenceKernels() : SimdKernels(),
                                   WeightsOf(settings_.dtype)));
@@ -173,9 +176,13 @@ class GenerateRun {
     options.max_tokens = settings_.max_tokens;
     options.stop = settings_.stop;
     options.cache = !settings_.no_cache;
-    // One pass over the weights is quicker where they lie, many are quicker over packed ones.
+    // One pass over the weights is quicker where they lie, many are quicker over packed ones; but a
+    // single text in bfloat16 is written at the memory's rate from either.
     options.before_decoding = [&]() -> Status {
-      return model_.gpt ? model_.gpt->parameters().PackWaiting() : Status();
+      if (!model_.gpt) return {};
+      return model_.gpt->parameters().PackWaiting([&](const PackedB& b) {
+        return requests_.size() == 1 && simd::ReadsRows(b, model_.gpt->arithmetic());
+      });
     };
     // On a terminal each sample is shown as it grows, so they come one by one; elsewhere all
     // decode together. A sample's text is the same either way.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <tuple>
 #include <type_traits>
 
 #include "base/check.h"
@@ -45,6 +46,27 @@ enum ValueType : uint32_t {
   kFloat64,
 };
 
+// Bytes of a number of any value; 0 for what has another size, or numbers that are refused.
+constexpr size_t PlainBytes(uint32_t type) {
+  switch (type) {
+    case kUint8:
+    case kInt8:
+      return 1;
+    case kUint16:
+    case kInt16:
+      return 2;
+    case kUint32:
+    case kInt32:
+    case kFloat32:
+      return 4;
+    case kInt64:
+    case kFloat64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
 size_t AlignUp(size_t at, size_t alignment) { return (at + alignment - 1) / alignment * alignment; }
 
 // Takes one thing after the other from a file's bytes.
@@ -68,10 +90,10 @@ class Reader {
     return value;
   }
 
-  Result<std::string> TakeString() {
+  Result<std::string_view> TakeString() {
     HEED_ASSIGN(const uint64_t length, Take<uint64_t>());
     if (length > bytes_.size() - at_) return CutShort();
-    std::string text(reinterpret_cast<const char*>(bytes_.data()) + at_, length);
+    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + at_, length);
     at_ += length;
     return text;
   }
@@ -88,17 +110,57 @@ class Reader {
 
   Result<GgufValue> TakeValue(const std::string& key) {
     HEED_ASSIGN(const uint32_t type, Take<uint32_t>());
-    if (type == kArray) return TakeArray(key);
-    if (type == kString)
-      return TakeString().map([](std::string s) { return GgufValue(std::move(s)); });
+    return type == kArray ? TakeArray(key) : TakePlain(type, key);
+  }
+
+  // The bytes of a value, which are checked but not kept.
+  Result<std::span<const std::byte>> SkipValue(const std::string& key) {
+    const size_t begin = at_;
+    HEED_ASSIGN(const uint32_t type, Take<uint32_t>());
+    uint32_t plain = type;
+    uint64_t count = 1;
+    if (type == kArray) {
+      HEED_ASSIGN(std::tie(plain, count), TakeArrayHead(key));
+    }
+    if (const size_t bytes = PlainBytes(plain); bytes > 0) {
+      if ((bytes_.size() - at_) / bytes < count) return CutShort();
+      at_ += bytes * count;
+    } else {
+      for (; count > 0; --count) HEED_TRY(SkipPlain(plain, key));
+    }
+    return bytes_.subspan(begin, at_ - begin);
+  }
+
+  // A string, or a list of them, as views of the file, from a value that was checked; false where
+  // it is something else.
+  bool TakeViews(std::string_view* text) {
+    if (*Take<uint32_t>() != kString) return false;
+    *text = *TakeString();
+    return true;
+  }
+  bool TakeViews(std::vector<std::string_view>* texts) {
+    if (*Take<uint32_t>() != kArray || *Take<uint32_t>() != kString) return false;
+    texts->resize(*Take<uint64_t>());
+    for (std::string_view& text : *texts) text = *TakeString();
+    return true;
+  }
+
+ private:
+  Result<GgufValue> TakePlain(uint32_t type, const std::string& key) {
+    if (type == kString) {
+      return TakeString().map([](std::string_view s) { return GgufValue(std::string(s)); });
+    }
     if (type == kBool) return TakeBool(key).map([](int64_t b) { return GgufValue(b != 0); });
     if (type == kFloat32 || type == kFloat64) {
       return TakeFloat(type).map([](double x) { return GgufValue(x); });
     }
     return TakeInteger(type, key).map([](int64_t n) { return GgufValue(n); });
   }
+  Status SkipPlain(uint32_t type, const std::string& key) {
+    if (type == kString) return TakeString().map([](std::string_view) {});
+    return TakePlain(type, key).map([](const GgufValue&) {});
+  }
 
- private:
   tl::unexpected<Error> CutShort() const {
     return Bad("an end in the middle of the header", "a whole GGUF file",
                "the file is cut short; fetch or save it again");
@@ -165,7 +227,8 @@ class Reader {
     return GgufValue(std::move(values));
   }
 
-  Result<GgufValue> TakeArray(const std::string& key) {
+  // The type and number of a list's values.
+  Result<std::pair<uint32_t, uint64_t>> TakeArrayHead(const std::string& key) {
     HEED_ASSIGN(const uint32_t type, Take<uint32_t>());
     if (type == kArray) {
       return Bad(fmt::format("a list of lists as {}", Quoted(key)), "a list of plain values");
@@ -175,8 +238,15 @@ class Reader {
     if (count > kMostValues) {
       return Bad(fmt::format("{} values in a list", count), fmt::format("at most {}", kMostValues));
     }
+    return std::pair(type, count);
+  }
+
+  Result<GgufValue> TakeArray(const std::string& key) {
+    HEED_ASSIGN(const auto head, TakeArrayHead(key));
+    const auto [type, count] = head;
     if (type == kString) {
-      return TakeList<std::string>(count, [this] { return TakeString(); });
+      return TakeList<std::string>(
+          count, [this] { return TakeString().map([](auto s) { return std::string(s); }); });
     }
     if (type == kFloat32) {
       return TakeList<double>(count, [this] { return Take<float>(); });
@@ -185,7 +255,7 @@ class Reader {
       return TakeList<double>(count, [this] { return Take<double>(); });
     }
     if (type == kBool) return TakeList<int64_t>(count, [this, &key] { return TakeBool(key); });
-    return TakeList<int64_t>(count, [this, type, &key] { return TakeInteger(type, key); });
+    return TakeList<int64_t>(count, [&, type = type] { return TakeInteger(type, key); });
   }
 
   std::span<const std::byte> bytes_;
@@ -196,7 +266,8 @@ class Reader {
 // The entry of one tensor; `begin` counts from the data's start as yet.
 Result<GgufTensor> TakeTensor(Reader* reader) {
   GgufTensor tensor;
-  HEED_ASSIGN(tensor.name, reader->TakeString());
+  HEED_ASSIGN(const std::string_view text, reader->TakeString());
+  tensor.name = text;
   const std::string name = "tensor " + Quoted(tensor.name) + " of ";
   HEED_ASSIGN(const uint32_t rank, reader->Take<uint32_t>());
   if (rank < 1 || rank > kMostDimensions) {
@@ -348,9 +419,10 @@ Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const std::st
   HEED_ASSIGN(const uint64_t value_count, reader.TakeCount(13, "values"));
   GgufFile file;
   for (uint64_t i = 0; i < value_count; ++i) {
-    HEED_ASSIGN(std::string key, reader.TakeString());
-    HEED_ASSIGN(GgufValue value, reader.TakeValue(key));
-    if (!file.metadata_.emplace(key, std::move(value)).second) {
+    HEED_ASSIGN(const std::string_view name, reader.TakeString());
+    const std::string key(name);
+    HEED_ASSIGN(const std::span<const std::byte> value, reader.SkipValue(key));
+    if (!file.metadata_.emplace(key, value).second) {
       return reader.Bad("two values " + Quoted(key), "one");
     }
   }
@@ -392,16 +464,46 @@ std::vector<float> GgufFile::Floats(const GgufTensor& tensor) const {
   return values;
 }
 
+Result<GgufValue> GgufFile::Value(const std::string& key, std::span<const std::byte> bytes) const {
+  return Reader(bytes, where_).TakeValue(key);
+}
+
+std::map<std::string, GgufValue> GgufFile::Metadata() const {
+  std::map<std::string, GgufValue> metadata;
+  for (const auto& [key, bytes] : metadata_) metadata.emplace(key, *Value(key, bytes));
+  return metadata;
+}
+
+namespace {
+
+// The type of a GgufValue that T has views of; else T.
+template <class T>
+struct Owned : std::type_identity<T> {};
+template <>
+struct Owned<std::string_view> : std::type_identity<std::string> {};
+template <>
+struct Owned<std::vector<std::string_view>> : std::type_identity<std::vector<std::string>> {};
+
+}  // namespace
+
 template <class T>
 Status GgufFile::Get(const std::string& key, T* out) const {
   const auto found = metadata_.find(key);
   if (found == metadata_.end()) return {};
-  if (const T* value = std::get_if<T>(&found->second)) {
-    *out = *value;
-    return {};
+  const std::span<const std::byte> bytes = found->second;
+  constexpr bool kViews = !std::is_same_v<T, typename Owned<T>::type>;
+  if constexpr (kViews) {
+    if (Reader(bytes, where_).TakeViews(out)) return {};
+  }
+  HEED_ASSIGN(GgufValue value, Value(key, bytes));
+  if constexpr (!kViews) {
+    if (T* typed = std::get_if<T>(&value)) {
+      *out = std::move(*typed);
+      return {};
+    }
   }
   if constexpr (std::is_same_v<T, double>) {
-    if (const int64_t* whole = std::get_if<int64_t>(&found->second)) {
+    if (const int64_t* whole = std::get_if<int64_t>(&value)) {
       *out = static_cast<double>(*whole);
       return {};
     }
@@ -413,17 +515,19 @@ Status GgufFile::Get(const std::string& key, T* out) const {
                                            "a list of whole numbers",
                                            "a list of numbers",
                                            "a list of strings"};
-  return Fail(ErrorKind::kFormat, where_ + ": " + key, kTypes[found->second.index()],
-              kTypes[GgufValue(T{}).index()]);
+  return Fail(ErrorKind::kFormat, where_ + ": " + key, kTypes[value.index()],
+              kTypes[GgufValue(typename Owned<T>::type{}).index()]);
 }
 
 template Status GgufFile::Get(const std::string&, bool*) const;
 template Status GgufFile::Get(const std::string&, int64_t*) const;
 template Status GgufFile::Get(const std::string&, double*) const;
 template Status GgufFile::Get(const std::string&, std::string*) const;
+template Status GgufFile::Get(const std::string&, std::string_view*) const;
 template Status GgufFile::Get(const std::string&, std::vector<int64_t>*) const;
 template Status GgufFile::Get(const std::string&, std::vector<double>*) const;
 template Status GgufFile::Get(const std::string&, std::vector<std::string>*) const;
+template Status GgufFile::Get(const std::string&, std::vector<std::string_view>*) const;
 
 Status WriteGguf(const std::string& path,
                  std::span<const std::pair<std::string, GgufValue>> metadata,

@@ -54,21 +54,24 @@ class GgufFile {
   void Read(const GgufTensor& tensor, float* out) const;
   std::vector<float> Floats(const GgufTensor& tensor) const;
 
-  const std::map<std::string, GgufValue>& metadata() const { return metadata_; }
+  // All values. They are read when they are asked for: a vocabulary's are some megabytes.
+  std::map<std::string, GgufValue> Metadata() const;
   bool Has(const std::string& key) const { return metadata_.contains(key); }
-  // Sets *out when the key is there. Error (kFormat): a value of another type, but a whole number
-  // is taken for a double, too.
+  // Sets *out when the key is there. T is a type of GgufValue, or one that has views of the file in
+  // place of strings. Error (kFormat): a value of another type, but a whole number is taken for a
+  // double, too.
   template <class T>
   Status Get(const std::string& key, T* out) const;
 
  private:
   GgufFile() = default;
+  Result<GgufValue> Value(const std::string& key, std::span<const std::byte> bytes) const;
 
   std::string where_;
   MappedFile file_;
   std::span<const std::byte> bytes_;
   std::vector<GgufTensor> tensors_;
-  std::map<std::string, GgufValue> metadata_;
+  std::map<std::string, std::span<const std::byte>> metadata_;  // type and value
 };
 
 struct GgufTensorToWrite {

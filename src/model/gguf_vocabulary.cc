@@ -74,7 +74,7 @@ tl::unexpected<Error> Bad(const GgufFile& file, const char* key, std::string fou
 
 // The lists of a vocabulary; kinds are as many as tokens, all normal where the file has none.
 struct Lists {
-  std::vector<std::string> tokens;
+  std::vector<std::string_view> tokens;
   std::vector<int64_t> kinds;
 };
 
@@ -123,7 +123,7 @@ Result<BpeVocabulary> ReadPieces(const GgufFile& file) {
   }
   std::vector<ScoredPiece> pieces;
   for (size_t id = 0; id < scores.size(); ++id) {
-    pieces.push_back({lists.tokens[id], static_cast<float>(scores[id]),
+    pieces.push_back({std::string(lists.tokens[id]), static_cast<float>(scores[id]),
                       static_cast<PieceKind>(lists.kinds[id])});
   }
   HEED_ASSIGN(BpeVocabulary vocabulary, VocabularyFromScores(pieces, file.where()));
@@ -135,16 +135,15 @@ Result<BpeVocabulary> ReadPieces(const GgufFile& file) {
 }
 
 Result<std::vector<BpeMerge>> ReadMerges(const GgufFile& file,
-                                         const std::vector<std::string>& tokens) {
-  std::vector<std::string> lines;
+                                         std::span<const std::string_view> tokens) {
+  std::vector<std::string_view> lines;
   HEED_TRY(file.Get(kMerges, &lines));
   std::vector<std::pair<std::string_view, std::string_view>> pairs(lines.size());
   for (size_t i = 0; i < lines.size(); ++i) {
     if (SplitMerge(lines[i], &pairs[i])) continue;
     return Bad(file, kMerges, Quoted(lines[i]), "two tokens and a space");
   }
-  const std::vector<std::string_view> spelled(tokens.begin(), tokens.end());
-  return MergesOf(pairs, spelled, file.where() + ": " + kMerges);
+  return MergesOf(pairs, tokens, file.where() + ": " + kMerges);
 }
 
 Result<BpeVocabulary> ReadByteLevel(const GgufFile& file) {
@@ -159,16 +158,16 @@ Result<BpeVocabulary> ReadByteLevel(const GgufFile& file) {
   vocabulary.split = found->pattern;
   vocabulary.ignore_merges = found->pattern == SplitPattern::kCl100k;
   for (size_t id = 0; id < lists.tokens.size(); ++id) {
-    const std::string& token = lists.tokens[id];
+    const std::string_view token = lists.tokens[id];
     if (lists.kinds[id] == Number(PieceKind::kControl) ||
         lists.kinds[id] == Number(PieceKind::kUserDefined)) {
       vocabulary.added.push_back(
           {static_cast<int32_t>(id), lists.kinds[id] == Number(PieceKind::kControl)});
-      vocabulary.tokens.push_back(token);
+      vocabulary.tokens.emplace_back(token);
       continue;
     }
     // What pads a vocabulary need not be spelled in bytes.
-    vocabulary.tokens.push_back(UnspellBytes(token).value_or(token));
+    vocabulary.tokens.push_back(UnspellBytes(token).value_or(std::string(token)));
   }
   HEED_ASSIGN(vocabulary.merges, ReadMerges(file, lists.tokens));
   HEED_TRY(ReadSpecial(file, /*add_bos=*/false, &vocabulary));
@@ -250,15 +249,10 @@ void PadLists(size_t from, int64_t to, Metadata* metadata) {
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> GgufVocabulary(const GgufFile& file) {
-  std::string json, model;
-  // Some megabytes, that are not copied.
-  const auto found = file.metadata().find(kJsonKey);
-  const auto* text =
-      found == file.metadata().end() ? nullptr : std::get_if<std::string>(&found->second);
-  if (text != nullptr && !text->empty()) {
-    return ParseTokenizerJson(*text, file.where() + ": " + kJsonKey);
-  }
+  std::string_view json;
+  std::string model;
   HEED_TRY(file.Get(kJsonKey, &json));
+  if (!json.empty()) return ParseTokenizerJson(json, file.where() + ": " + kJsonKey);
   HEED_TRY(file.Get(kModel, &model));
   if (model != "llama" && model != "gpt2") {
     return Bad(file, kModel, model.empty() ? "nothing" : Quoted(model), "llama or gpt2");

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/mapped_file.h"
-#include "base/parallel.h"
 #include "tensor/shape.h"
 
 namespace heed {
@@ -83,13 +82,15 @@ Status ParameterLoader::Fill(Parameter* p, const SourceTensor& tensor) {
   (p->shape.size() > 1 ? types_ : vector_types_).insert(tensor.type);
   const bool as_in_memory = IsAsInMemory(order_, model_->config(), *p);
   const std::optional<BlockType> packed = TypeOf(*p, tensor);
-  if (packed == tensor.type && HasColumns(order_, *p) && !tensor.bytes.empty()) {
+  const bool floats = weights_ != Weights::kOwned && InPlace(tensor) != nullptr;
+  const bool reordered = floats && !packed && !as_in_memory && p->factor();
+  if ((packed == tensor.type || reordered) && HasColumns(order_, *p) && !tensor.bytes.empty()) {
     p->rows = FileRows(order_, model_->config(), *p);
     p->packed = {tensor.type, p->K(), p->N(), nullptr, tensor.bytes.data(), p->rows};
     in_place_.push_back(tensor.bytes);
     return {};
   }
-  const bool borrowed = weights_ != Weights::kOwned && as_in_memory && InPlace(tensor) != nullptr;
+  const bool borrowed = floats && as_in_memory;
   if (borrowed) ParameterSet::Borrow(p, InPlace(tensor));
   if (borrowed && !packed) {
     in_place_.push_back(tensor.bytes);
@@ -122,17 +123,6 @@ Status ParameterLoader::Pack(Parameter* p, const SourceTensor& tensor, BlockType
   const bool in_out = p->axes == "in out";
   PackFloats(type, p->K(), p->N(), values, in_out ? p->N() : 1, in_out ? 1 : p->K(), packed);
   return {};
-}
-
-void ParameterLoader::PrepareInPlace() const {
-  constexpr size_t kPiece = size_t{4} << 20;
-  std::vector<std::span<const std::byte>> pieces;
-  for (const std::span<const std::byte> bytes : in_place_) {
-    for (size_t at = 0; at < bytes.size(); at += kPiece) {
-      pieces.push_back(bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
-    }
-  }
-  ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) { PrepareToRead(pieces[i]); });
 }
 
 Status ParameterLoader::AddTiedHead(const SourceTensor& tensor) {
@@ -180,7 +170,7 @@ Result<LoadReport> ParameterLoader::Finish() {
   if (!misfits_.empty()) {
     return Fail(ErrorKind::kFormat, where_, Listed(misfits_), "", kTwoModels);
   }
-  PrepareInPlace();
+  model_->parameters().UsePages(std::move(in_place_));
   HEED_TRY(CheckTiedHead());
   const auto shared = [](const std::set<BlockType>& types) {
     const bool plain = types.size() == 1 && SizeOf(*types.begin()).elements == 1;

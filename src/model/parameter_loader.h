@@ -78,8 +78,6 @@ class ParameterLoader {
   // The type in which the numbers of `p` are packed; nothing when they are not.
   std::optional<BlockType> TypeOf(const Parameter& p, const SourceTensor& tensor) const;
   Status Pack(Parameter* p, const SourceTensor& tensor, BlockType type);
-  // Maps the pages of what stays in its file, all cores at once.
-  void PrepareInPlace() const;
   Status CheckTiedHead() const;
 
   Gpt* model_;

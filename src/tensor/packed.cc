@@ -167,7 +167,7 @@ void PackFloats(BlockType type, int64_t K, int64_t N, const float* from, int64_t
 }
 
 void UnpackColumn(const PackedB& b, int64_t j, float* column) {
-  if (b.waits()) return DecodeBlocks(b.type, b.Row(j), b.K, column);
+  if (b.data == nullptr) return DecodeBlocks(b.type, b.Row(j), b.K, column);
   const int64_t c = j % kPanelColumns;
   const uint32_t* words = b.Panel(j / kPanelColumns) + c;
   if (!b.scaled()) {

@@ -8,6 +8,8 @@
 //   q4_0  eight numbers: word g of a block's four holds 4g .. 4g + 3 in the lower halves of its
 //         bytes, and those 16 further in the upper halves
 // Behind all panels stand the scales of blocks, f16, [panels][K / 32][16]. Columns from N on are 0.
+//
+// A B of f32 is never packed: its columns stand in its file's rows, maybe in another order.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +27,14 @@ struct PackedB {
   BlockType type = BlockType::kBF16;
   int64_t K = 0, N = 0;
   const std::byte* data = nullptr;  // PackedBytes of them, aligned to 64
-  // While data is null, what PackStored would pack: products pack the columns that they are at.
+  // While data is null, what PackStored would pack: products pack the columns that they are at,
+  // but read those of f32 as they stand.
   const std::byte* rows = nullptr;
   std::span<const int64_t> order = {};
 
   bool empty() const { return data == nullptr && rows == nullptr; }
-  bool waits() const { return data == nullptr && rows != nullptr; }
-  bool scaled() const { return type != BlockType::kBF16; }
+  bool waits() const { return data == nullptr && rows != nullptr && type != BlockType::kF32; }
+  bool scaled() const { return type == BlockType::kQ8_0 || type == BlockType::kQ4_0; }
   int64_t panels() const { return (N + kPanelColumns - 1) / kPanelColumns; }
   int64_t words() const {
     return type == BlockType::kBF16 ? (K + 1) / 2 : K / (type == BlockType::kQ8_0 ? 4 : 8);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "base/aside.h"
 #include "base/mapped_file.h"
+#include "base/parallel.h"
 
 namespace heed {
 namespace {
@@ -14,6 +16,7 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr size_t kArena = size_t{32} << 20;
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kPanelsAtOnce = 256;
+constexpr size_t kPagesAtOnce = size_t{4} << 20;  // bytes of a file that a core maps at once
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -66,9 +69,9 @@ Result<std::byte*> ParameterSet::AllocatePacked(Parameter* p, BlockType type) {
   return packed;
 }
 
-Status ParameterSet::PackWaiting() {
+Status ParameterSet::PackWaiting(const std::function<bool(const PackedB&)>& stays) {
   for (Parameter& p : parameters_) {
-    if (!p.packed.waits()) continue;
+    if (!p.packed.waits() || (stays && stays(p.packed))) continue;
     const PackedB stored = p.packed;
     const auto release = [rows = PackedB{stored.type, stored.K, stored.N, nullptr, stored.rows}](
                              int64_t begin, int64_t end) {
@@ -88,6 +91,25 @@ Status ParameterSet::PackWaiting() {
 void ParameterSet::Borrow(Parameter* p, const float* values) {
   p->values = values;
   p->data = nullptr;
+}
+
+void ParameterSet::UsePages(std::vector<std::span<const std::byte>> pages) {
+  for (const std::span<const std::byte> part : pages) {
+    for (size_t at = 0; at < part.size(); at += kPagesAtOnce) {
+      pages_.push_back(part.subspan(at, std::min(kPagesAtOnce, part.size() - at)));
+    }
+  }
+  // One thread of two leaves the other's core to whoever works aside: a vocabulary takes longer.
+  const auto count = static_cast<int64_t>(pages_.size());
+  int64_t alone = 0;
+  while (alone < count && Aside::Running() > 0 && NumThreads() - Aside::Running() < 2) {
+    PrepareToRead(pages_[alone++]);
+  }
+  ParallelFor(count - alone, [&](int64_t i) { PrepareToRead(pages_[alone + i]); });
+}
+
+ParameterSet::~ParameterSet() {
+  ParallelFor(static_cast<int64_t>(pages_.size()), [&](int64_t i) { ReleaseRead(pages_[i]); });
 }
 
 Status ParameterSet::AllocateGradients(bool share_linear) {

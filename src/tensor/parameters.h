@@ -4,9 +4,12 @@
 // packed in few bits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +57,7 @@ struct Parameter {
 class ParameterSet {
  public:
   ParameterSet() = default;
+  ~ParameterSet();
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 
@@ -66,12 +70,15 @@ class ParameterSet {
   Status Allocate(Parameter* p);
   // Memory for a factor packed in `type`, which the caller fills. Error: not enough memory.
   Result<std::byte*> AllocatePacked(Parameter* p, BlockType type);
-  // Packs the factors that wait for it, and gives back the memory of the files' pages that they
-  // had. Error: not enough memory.
-  Status PackWaiting();
+  // Packs the factors that wait for it but for those of which `stays` (may be null) answers true,
+  // and gives back the memory of the files' pages that they had. Error: not enough memory.
+  Status PackWaiting(const std::function<bool(const PackedB&)>& stays = nullptr);
   // Lets the parameter be read where it lies, in memory that `Keep` keeps alive.
   static void Borrow(Parameter* p, const float* values);
   void Keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
+  // Makes pages of files ready to be read, and has them given back with the set, all cores at once:
+  // either takes the system as long as reading them.
+  void UsePages(std::vector<std::span<const std::byte>> pages);
   // With `share_linear` the weights of linear layers have one memory for their gradients, one after
   // another. Error: not enough memory.
   Status AllocateGradients(bool share_linear = false);
@@ -100,6 +107,7 @@ class ParameterSet {
   std::deque<Buffer> arenas_;  // of packed factors
   size_t arena_used_ = 0;      // of the last
   std::vector<std::shared_ptr<const void>> owners_;
+  std::vector<std::span<const std::byte>> pages_;  // what UsePages was given, in pieces
 };
 
 }  // namespace heed

@@ -1,8 +1,10 @@
 #include "text/bpe_lists.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
+#include "text/bytes_hash.h"
 #include "text/utf8.h"
 
 namespace heed {
@@ -33,19 +35,22 @@ class Scanner {
   }
 
   bool String(std::string_view* out) {
+    return Bytes(out) && FirstBadUtf8(*out) == std::string_view::npos;
+  }
+
+  // A string that need not be UTF-8.
+  bool Bytes(std::string_view* out) {
     if (!Take('"')) return false;
     const size_t begin = at_;
-    bool ascii = true;
-    for (;; ++at_) {
-      if (at_ == text_.size()) return false;
-      const auto c = static_cast<uint8_t>(text_[at_]);
-      if (c == '"') break;
-      if (c == '\\') return Unescape(begin, out);
-      if (c < 0x20) return false;
-      ascii &= c < 0x80;
+    uint64_t stop = 0;
+    while (stop == 0 && text_.size() - at_ >= 8) {
+      stop = Stops(LoadWord<uint64_t>(&text_[at_]));
+      at_ += static_cast<size_t>(std::countr_zero(stop)) / 8;
     }
+    if (stop == 0) return Unescape(begin, out);
+    if (text_[at_] != '"') return Unescape(begin, out);
     *out = text_.substr(begin, at_++ - begin);
-    return ascii || FirstBadUtf8(*out) == std::string_view::npos;
+    return true;
   }
 
   // A whole number without sign, of at most nine digits.
@@ -103,14 +108,31 @@ class Scanner {
   }
 
  private:
+  static constexpr uint64_t kOnes = 0x0101010101010101, kHigh = 0x8080808080808080;
+
+  // The high bits of the bytes of a word that end the plain part of a string: quotes, backslashes
+  // and controls. The lowest is right; above it a borrow may have set others.
+  static uint64_t Stops(uint64_t word) {
+    const auto below = [](uint64_t bytes, uint64_t n) { return (bytes - kOnes * n) & ~bytes; };
+    return (below(word ^ kOnes * '"', 1) | below(word ^ kOnes * '\\', 1) | below(word, 0x20)) &
+           kHigh;
+  }
+
   void SkipSpaces() {
+    // Files for people are indented.
+    if (at_ < text_.size() && text_[at_] == '\n') ++at_;
+    uint64_t other = 0;
+    while (other == 0 && text_.size() - at_ >= 8) {
+      other = LoadWord<uint64_t>(&text_[at_]) ^ kOnes * ' ';
+      at_ += static_cast<size_t>(std::countr_zero(other)) / 8;
+    }
     while (at_ < text_.size() &&
            (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) {
       ++at_;
     }
   }
 
-  // The string from `begin` on, whose first backslash stands at at_.
+  // The string from `begin` on, of which all up to at_ is plain.
   bool Unescape(size_t begin, std::string_view* out) {
     std::string& text = unescaped_->emplace_back();
     for (;; ++at_) {
@@ -125,7 +147,7 @@ class Scanner {
     }
     ++at_;
     *out = text;
-    return FirstBadUtf8(text) == std::string_view::npos;
+    return true;
   }
 
   // The escape whose backslash stands at at_, which ends on its last character.
@@ -181,9 +203,10 @@ bool ScanMerges(Scanner* scanner, BpeLists* lists) {
   lists->merges.reserve(scanner->Room());
   return scanner->List([&] {
     std::pair<std::string_view, std::string_view>& merge = lists->merges.emplace_back();
-    if (scanner->Next('"')) return scanner->String(&text) && SplitMerge(text, &merge);
-    return scanner->Take('[') && scanner->String(&merge.first) && scanner->Take(',') &&
-           scanner->String(&merge.second) && scanner->Take(']') && !merge.first.empty() &&
+    // What is no UTF-8 is no token either.
+    if (scanner->Next('"')) return scanner->Bytes(&text) && SplitMerge(text, &merge);
+    return scanner->Take('[') && scanner->Bytes(&merge.first) && scanner->Take(',') &&
+           scanner->Bytes(&merge.second) && scanner->Take(']') && !merge.first.empty() &&
            !merge.second.empty();
   });
 }

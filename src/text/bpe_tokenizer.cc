@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/aside.h"
 #include "base/quote.h"
 #include "text/byte_tokenizer.h"
 #include "text/piece_cache.h"
@@ -96,40 +97,62 @@ bool IsAscii(std::string_view text) {
 
 }  // namespace
 
-Result<std::vector<BpeMerge>> MergesOf(
-    std::span<const std::pair<std::string_view, std::string_view>> pairs,
-    std::span<const std::string_view> tokens, const std::string& where) {
-  TokenIndex<std::string_view> index(tokens);
-  for (size_t id = 0; id < tokens.size(); ++id) index.Add(static_cast<int32_t>(id));
-  std::string whole;
-  // An open hash table: a set of the library would allocate for every merge.
-  constexpr uint64_t kFree = ~uint64_t{0};
-  std::vector<uint64_t> seen(std::bit_ceil(2 * pairs.size() + 1), kFree);
-  std::vector<BpeMerge> merges;
-  merges.reserve(pairs.size());
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const auto& [left, right] = pairs[i];
-    whole.assign(left).append(right);
-    int32_t ids[3];
-    int n = 0;
-    for (const std::string_view part : {left, right, std::string_view(whole)}) {
-      ids[n] = index.Find(part);
-      if (ids[n++] >= 0) continue;
-      return Fail(ErrorKind::kFormat, where,
-                  fmt::format("merge {} with {}, which is no token", i + 1, Quoted(part)),
-                  "merges of tokens into tokens", "vocabulary and merges are of two models");
+namespace {
+
+using Pairs = std::span<const std::pair<std::string_view, std::string_view>>;
+using SpelledIndex = TokenIndex<std::string_view>;
+
+// Fills merges[i] for begin <= i < end, and returns the first i of which a part or the whole is no
+// token, or `end`.
+size_t FindMerges(const SpelledIndex& index, Pairs pairs, size_t begin, size_t end,
+                  BpeMerge* merges) {
+  // So many at once that the index's lines arrive before they are read.
+  constexpr size_t kAtOnce = 8;
+  std::array<SpelledIndex::Probe, 3> probes[kAtOnce];
+  std::string wholes[kAtOnce];
+  for (size_t i = begin; i < end; ++i) {
+    const size_t in_block = (i - begin) % kAtOnce;
+    for (size_t n = 0; in_block == 0 && n < std::min(kAtOnce, end - i); ++n) {
+      const auto& [left, right] = pairs[i + n];
+      probes[n] = {SpelledIndex::Probe(left), SpelledIndex::Probe(right), {}};
+      const size_t size = left.size() + right.size();
+      if (size <= kShortBytes) {
+        const ShortKey whole = Joined(probes[n][0].key, left.size(), probes[n][1].key);
+        probes[n][2] = SpelledIndex::Probe(whole, size);
+      } else {
+        probes[n][2] = SpelledIndex::Probe(wholes[n].assign(left).append(right));
+      }
+      for (const SpelledIndex::Probe& probe : probes[n]) index.Prefetch(probe);
     }
-    const uint64_t key = static_cast<uint64_t>(ids[0]) << 32 | static_cast<uint32_t>(ids[1]);
-    size_t slot = (key ^ key >> 29) * 0x9E3779B97F4A7C15 >> 32 & (seen.size() - 1);
-    while (seen[slot] != kFree && seen[slot] != key) slot = (slot + 1) & (seen.size() - 1);
-    if (std::exchange(seen[slot], key) == key) {
-      return Fail(ErrorKind::kFormat, where,
-                  fmt::format("merge {} of {} and {} again", i + 1, Quoted(left), Quoted(right)),
-                  "every merge once");
-    }
-    merges.push_back({ids[0], ids[1], ids[2], static_cast<uint32_t>(i)});
+    BpeMerge& merge = merges[i];
+    merge = {index.Find(probes[in_block][0]), index.Find(probes[in_block][1]),
+             index.Find(probes[in_block][2]), static_cast<uint32_t>(i)};
+    if (merge.left < 0 || merge.right < 0 || merge.result < 0) return i;
   }
-  return merges;
+  return end;
+}
+
+}  // namespace
+
+Result<std::vector<BpeMerge>> MergesOf(Pairs pairs, std::span<const std::string_view> tokens,
+                                       const std::string& where) {
+  SpelledIndex index(tokens);
+  for (size_t id = 0; id < tokens.size(); ++id) index.Add(static_cast<int32_t>(id));
+  std::vector<BpeMerge> merges(pairs.size());
+  const size_t half = pairs.size() / 2;
+  size_t bad = 0, bad_behind = 0;
+  Aside behind([&] { bad_behind = FindMerges(index, pairs, half, pairs.size(), merges.data()); });
+  bad = FindMerges(index, pairs, 0, half, merges.data());
+  behind.Join();
+  if (bad == half) bad = bad_behind;
+  if (bad == pairs.size()) return merges;
+  const auto& [left, right] = pairs[bad];
+  const std::string part(merges[bad].left < 0    ? left
+                         : merges[bad].right < 0 ? right
+                                                 : std::string(left).append(right));
+  return Fail(ErrorKind::kFormat, where,
+              fmt::format("merge {} with {}, which is no token", bad + 1, Quoted(part)),
+              "merges of tokens into tokens", "vocabulary and merges are of two models");
 }
 
 namespace {
@@ -394,6 +417,12 @@ Result<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Create(BpeVocabulary vocabul
 
 Status BpeTokenizer::Prepare(const std::string& where) {
   HEED_TRY(CheckIds(where));
+  const auto first = [](const BpeMerge& a, const BpeMerge& b) {
+    return std::tie(a.rank, a.left, a.right) < std::tie(b.rank, b.left, b.right);
+  };
+  if (!std::ranges::is_sorted(v_.merges, first)) std::ranges::sort(v_.merges, first);
+  const BpeMerge* again = nullptr;
+  Aside table([&] { table_ = MergeTable(v_.merges, &again); });
   TokenIndex<std::string> index(v_.tokens);
   for (int32_t id = 0; id < vocab_size(); ++id) {
     if (index.Add(id)) continue;
@@ -404,16 +433,18 @@ Status BpeTokenizer::Prepare(const std::string& where) {
   }
   HEED_TRY(FindByteTokens(index, where));
   FindCharacters();
-  const auto first = [](const BpeMerge& a, const BpeMerge& b) {
-    return std::tie(a.rank, a.left, a.right) < std::tie(b.rank, b.left, b.right);
-  };
-  if (!std::ranges::is_sorted(v_.merges, first)) std::ranges::sort(v_.merges, first);
-  table_ = MergeTable(v_.merges);
+  words_apart_ = WordsAreApart();
+  table.Join();
+  if (again != nullptr) {
+    return Fail(ErrorKind::kFormat, where,
+                fmt::format("merge {} of {} and {} again", again->rank + 1,
+                            Quoted(v_.tokens[again->left]), Quoted(v_.tokens[again->right])),
+                "every merge once");
+  }
   // Without added tokens a text has one part.
   if (v_.added.empty() && v_.prefix == BpeVocabulary::Prefix::kEveryPart) {
     v_.prefix = BpeVocabulary::Prefix::kText;
   }
-  words_apart_ = WordsAreApart();
   if (v_.ignore_merges) index_ = std::move(index);
   added_ = v_.added;
   std::stable_sort(added_.begin(), added_.end(), [this](const AddedToken& a, const AddedToken& b) {

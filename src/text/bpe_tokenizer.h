@@ -58,7 +58,7 @@ struct BpeVocabulary {
 };
 
 // The merges of pairs of tokens, the first of the list merging first, both as a file spells them.
-// Errors (kFormat): a merge whose parts or whole are no tokens, or that stands there twice.
+// Errors (kFormat): a merge whose parts or whole are no tokens.
 Result<std::vector<BpeMerge>> MergesOf(
     std::span<const std::pair<std::string_view, std::string_view>> pairs,
     std::span<const std::string_view> tokens, const std::string& where);
@@ -90,8 +90,8 @@ Result<BpeVocabulary> VocabularyFromScores(std::span<const ScoredPiece> pieces,
 // over bytes and where there is byte fallback. Any number of threads may encode at a time.
 class BpeTokenizer : public Tokenizer {
  public:
-  // Errors (kFormat): no tokens, a token twice, ids outside the vocabulary, an added token without
-  // text, byte fallback without all 256 byte tokens.
+  // Errors (kFormat): no tokens, a token or a merge twice, ids outside the vocabulary, an added
+  // token without text, byte fallback without all 256 byte tokens.
   static Result<std::unique_ptr<BpeTokenizer>> Create(BpeVocabulary vocabulary,
                                                       const std::string& where);
   ~BpeTokenizer() override;

@@ -9,6 +9,7 @@ namespace {
 
 // Up to here a scan of all ranks for the smallest is quicker than a heap.
 constexpr size_t kShort = 100;
+constexpr size_t kAhead = 8;  // merges
 
 // Ranks of all pairs side by side; each merge closes the gap.
 void MergeShort(const MergeTable& table, std::vector<int32_t>* symbols, MergeScratch* scratch) {
@@ -89,18 +90,25 @@ void MergeLong(const MergeTable& table, std::vector<int32_t>* symbols, MergeScra
 
 }  // namespace
 
-MergeTable::MergeTable(std::span<const BpeMerge> merges) {
+MergeTable::MergeTable(std::span<const BpeMerge> merges, const BpeMerge** again) {
   filter_.resize((size_t{1} << (64 - kFilterShift)) / 64);
   entries_.resize(std::bit_ceil(2 * merges.size() + 2));
   mask_ = entries_.size() - 1;
   shift_ = 64 - std::countr_zero(entries_.size());
-  for (const BpeMerge& merge : merges) {
+  for (size_t i = 0; i < merges.size(); ++i) {
+    // The table is larger than a core's own cache.
+    const BpeMerge &merge = merges[i], ahead = merges[std::min(i + kAhead, merges.size() - 1)];
+    __builtin_prefetch(&entries_[Hash(Key(ahead.left, ahead.right)) >> shift_], 1);
     const uint64_t key = Key(merge.left, merge.right);
     const uint64_t bit = Hash(key) >> kFilterShift;
     filter_[bit / 64] |= uint64_t{1} << bit % 64;
     size_t at = Hash(key) >> shift_;
     while (entries_[at].key != kFree && entries_[at].key != key) at = (at + 1) & mask_;
-    if (entries_[at].key == kFree) entries_[at] = {key, {merge.rank, merge.result}};
+    if (entries_[at].key == kFree) {
+      entries_[at] = {key, {merge.rank, merge.result}};
+    } else if (again != nullptr) {
+      *again = &merge;
+    }
   }
 }
 

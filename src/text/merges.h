@@ -25,8 +25,9 @@ class MergeTable {
   };
 
   MergeTable() : MergeTable(std::span<const BpeMerge>()) {}
-  // Ids are from 0, ranks below kNoRank; of equal pairs the first counts.
-  explicit MergeTable(std::span<const BpeMerge> merges);
+  // Ids are from 0, ranks below kNoRank; of equal pairs the first counts, and `again` (may be null)
+  // is set to one of the others.
+  explicit MergeTable(std::span<const BpeMerge> merges, const BpeMerge** again = nullptr);
 
   Found Find(int32_t left, int32_t right) const {
     const uint64_t key = Key(left, right), hash = Hash(key);

@@ -48,6 +48,10 @@ Utf8Step NextUtf8(std::string_view bytes) {
 
 size_t FirstBadUtf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
+    if ((text[at] & 0x80) == 0) {
+      ++at;
+      continue;
+    }
     const Utf8Step step = NextUtf8(text.substr(at, 4));
     if (step.kind != Utf8Kind::kCharacter) return at;
     at += step.length;

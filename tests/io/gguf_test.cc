@@ -113,7 +113,7 @@ TEST(Gguf, WrittenIsReadBack) {
   EXPECT_FALSE(WriteGguf(path, metadata, tensors, /*overwrite=*/false)) << "not overwritten";
   const auto file = GgufFile::Open(path);
   ASSERT_TRUE(file) << file.error().Message();
-  EXPECT_EQ(file->metadata(), (std::map<std::string, GgufValue>(metadata.begin(), metadata.end())));
+  EXPECT_EQ(file->Metadata(), (std::map<std::string, GgufValue>(metadata.begin(), metadata.end())));
   EXPECT_EQ(file->Floats(*file->Find("a")), values);
   EXPECT_EQ(file->Floats(*file->Find("b")), (std::vector<float>{1, 2, 3}));
   EXPECT_EQ(file->Find("c")->size, 68u);

@@ -2,6 +2,7 @@
 // the same numbers in float32, and the promises about their bits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -169,6 +170,33 @@ TEST(PackedMatmul, RowsThatWaitHaveTheBitsOfPackedOnes) {
         }
       }
     });
+  });
+}
+
+// Floats in their file's rows: the product with those rows, brought into another order.
+TEST(PackedMatmul, FloatsInAFileHaveTheBitsOfACopy) {
+  ForEachTarget([] {
+    for (const Arithmetic arithmetic : kArithmetics) {
+      for (const auto& [N, K] : {std::array{75, 33}, std::array{700, 160}}) {
+        std::vector<int64_t> turned(N);
+        for (int64_t j = 0; j < N; ++j) turned[j] = (j + 20) % N;
+        for (const std::vector<int64_t>& order : {std::vector<int64_t>(), turned}) {
+          for (const int64_t M : {1, 7, 16, 61}) {
+            Product p(BlockType::kBF16, arithmetic, M, N, K);
+            const std::vector<float> rows = RandomArray<float>(N * K, 5);
+            for (int64_t j = 0; j < N; ++j) {
+              std::copy_n(&rows[(order.empty() ? j : order[j]) * K], K, &p.b[j * K]);
+            }
+            simd::Matmul(p.Widened());
+            const std::vector<float> want = p.c;
+            p.c.assign(want.size(), NAN);
+            const auto* stored = reinterpret_cast<const std::byte*>(rows.data());
+            p.args.packed = {BlockType::kF32, K, N, nullptr, stored, order};
+            EXPECT_TRUE(SameBits(p.Run(), want)) << M << "x" << N << "x" << K;
+          }
+        }
+      }
+    }
   });
 }
 

@@ -29,6 +29,26 @@ TEST(BpeLists, AreCutOutOfTheText) {
                   R"("x":-1.5e3,"merges":[]},"z":null} )");
 }
 
+// Strings are read in words of eight bytes.
+TEST(BpeLists, StringsOfEveryLengthEndWhereTheyEnd) {
+  for (size_t n = 0; n < 40; ++n) {
+    for (const std::string& end : {std::string(), std::string("é"), std::string("▁x")}) {
+      const std::string token = std::string(n, 'a') + end;
+      const std::string plain = "{\"" + token + "\":7}";
+      const std::string tab = "{\"" + token + "\\t" + token + "\":7}";
+      BpeLists lists;
+      ASSERT_TRUE(ReadVocab(plain, &lists)) << n;
+      EXPECT_THAT(lists.vocab, ElementsAre(Pair(token, 7)));
+      lists = {};
+      ASSERT_TRUE(ReadVocab(tab, &lists)) << n;
+      EXPECT_THAT(lists.vocab, ElementsAre(Pair(token + "\t" + token, 7)));
+      for (const char* bad : {"\x1f", "\xff", "\xe2\x96"}) {
+        EXPECT_FALSE(ReadVocab("{\"" + token + bad + token + "\":7}", &lists)) << n;
+      }
+    }
+  }
+}
+
 TEST(BpeLists, WhatIsNotWellFormedIsLeftToOthers) {
   const auto read = [](const std::string& vocab) {
     BpeLists lists;

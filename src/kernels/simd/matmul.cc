@@ -1,6 +1,8 @@
 #include "kernels/simd/matmul.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd/matmul.cc"
@@ -8,7 +10,7 @@
 // After foreach_target.h.
 #include <hwy/highway.h>
 
-#include "kernels/simd/matmul-inl.h"
+#include "kernels/simd/row_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heed::simd::HWY_NAMESPACE {
@@ -101,72 +103,6 @@ void NarrowMatmul(const MatmulArgs<>& args) {
   });
 }
 
-// ---- One row of A and a B whose columns are dense: bound by reading B.
-
-#if HWY_TARGET != HWY_SCALAR
-constexpr int kRowGroups = 4;  // of kNarrow columns: as many chains as hide a multiply-add's time
-constexpr int kRowColumns = kRowGroups * kNarrow;
-
-// Columns j .. of the row of sums; those behind B's last are copies of it. The columns behind them
-// are asked for meanwhile in several streams, for the pages of a file come from memory slowly one
-// by one.
-void RowTile(const MatmulArgs<>& args, int64_t j, float* HWY_RESTRICT out) {
-  const Narrow d;
-  const float* lines[kRowColumns];
-  for (int64_t i = 0; i < kRowColumns; ++i) {
-    lines[i] = args.b + std::min(j + i, args.N - 1) * args.b_col;
-  }
-  const float* ahead = args.b + (j + kRowColumns) * args.b_col;
-  const int64_t stream = kRowGroups * args.b_col;
-  hn::Vec<Narrow> sum[kRowGroups], rows[4];
-#pragma GCC unroll 4
-  for (int g = 0; g < kRowGroups; ++g) sum[g] = hn::Zero(d);
-  const auto four = [&](int g, int64_t at) HWY_ATTR {
-    Transpose4(lines + g * kNarrow, at, rows);
-#pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q) sum[g] = hn::MulAdd(hn::Set(d, args.a[at + q]), rows[q], sum[g]);
-  };
-  int64_t k = 0;
-  // A cache line of each column at once: a power of two apart, few of them stay in the first cache.
-  for (; ReadsBFromMemory(args) && k + kCacheLine <= args.K; k += kCacheLine) {
-#pragma GCC unroll 4
-    for (int g = 0; g < kRowGroups; ++g) {
-#pragma GCC unroll 8
-      for (int s = 0; s < kNarrow; ++s) {
-        __builtin_prefetch(ahead + s * stream + kRowGroups * k + g * kCacheLine, 0, 2);
-      }
-#pragma GCC unroll 4
-      for (int q = 0; q < kCacheLine; q += 4) four(g, k + q);
-    }
-  }
-  for (; k + 4 <= args.K; k += 4) {
-#pragma GCC unroll 4
-    for (int g = 0; g < kRowGroups; ++g) four(g, k);
-  }
-  for (; k < args.K; ++k) {
-    for (int g = 0; g < kRowGroups; ++g) {
-      float column[kNarrow];
-      for (int i = 0; i < kNarrow; ++i) column[i] = lines[g * kNarrow + i][k];
-      sum[g] = hn::MulAdd(hn::Set(d, args.a[k]), hn::LoadU(d, column), sum[g]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int g = 0; g < kRowGroups; ++g) hn::StoreU(sum[g], d, out + g * kNarrow);
-}
-
-void RowProduct(const MatmulArgs<>& args) {
-  const int64_t columns = kRowColumns * std::clamp<int64_t>(args.N / 1024, 1, 8);
-  Run(2.0 * args.N * args.K, DivideUp(args.N, columns), [&](int64_t piece) {
-    alignas(64) float sums[kRowColumns + kLanes];
-    const int64_t end = std::min(args.N, (piece + 1) * columns);
-    for (int64_t j = piece * columns; j < end; j += kRowColumns) {
-      RowTile(args, j, sums);
-      Finish(args, sums, 0, 0, 1, j, std::min<int64_t>(kRowColumns, end - j));
-    }
-  });
-}
-#endif
-
 }  // namespace
 
 void MatmulTarget(const MatmulArgs<>& args) {
@@ -178,9 +114,18 @@ void MatmulTarget(const MatmulArgs<>& args) {
   }
 #if HWY_TARGET != HWY_SCALAR
   const bool row = args.M == 1 && args.a_col == 1 && args.b_row == 1 && args.b_col > 1;
-  if (row && args.packed.empty() && !args.accumulate) return RowProduct(args);
+  if (row && args.packed.empty() && !args.accumulate) return DenseRowProduct<FloatRow>(args);
 #endif
   Multiply<FloatEngine>(args);
+}
+
+void ReorderTarget(const MatmulArgs<>& args, const float* from, std::span<const int64_t> order) {
+  const int64_t width = RoundUp(args.N, kLanes);
+  std::vector<float> row(static_cast<size_t>(width));
+  for (int64_t i = 0; i < args.M; ++i, from += args.N) {
+    for (int64_t j = 0; j < args.N; ++j) row[j] = from[order[j]];
+    Finish(args, row.data(), width, i, 1, 0, args.N);
+  }
 }
 
 double MultiplyAddsTarget(int64_t rounds) { return MultiplyAdds<FloatEngine>(rounds); }
@@ -192,9 +137,40 @@ HWY_AFTER_NAMESPACE();
 namespace heed::simd {
 
 HWY_EXPORT(MatmulTarget);
+HWY_EXPORT(ReorderTarget);
 HWY_EXPORT(MultiplyAddsTarget);
 
+namespace {
+
+// The product in the order of the rows that B has in its file, then its columns in theirs.
+void ReorderedMatmul(const MatmulArgs<>& args) {
+  const PackedB& b = args.packed;
+  std::vector<float> sums(static_cast<size_t>(args.M * args.N));
+  MatmulArgs<> product{args.M, args.N, args.K, args.a, args.a_row, args.a_col};
+  product.packed = {b.type, b.K, b.N, nullptr, b.rows};
+  product.c = sums.data();
+  product.ldc = args.N;
+  product.arithmetic = args.arithmetic;
+  Matmul(product);
+  HWY_DYNAMIC_DISPATCH(ReorderTarget)(args, sums.data(), b.order);
+}
+
+}  // namespace
+
 void Matmul(const MatmulArgs<>& args) {
+  // Where rows are read as they stand, others would be other memory.
+  const bool floats = !args.packed.empty() && args.packed.type == BlockType::kF32;
+  const bool words = args.packed.waits() && !args.packed.scaled();
+  const bool reads_rows = floats || (words && args.arithmetic == Arithmetic::kBf16);
+  if (reads_rows && !args.packed.order.empty()) return ReorderedMatmul(args);
+  if (floats) {
+    MatmulArgs<> product = args;
+    product.packed = {};
+    product.b = reinterpret_cast<const float*>(args.packed.rows);
+    product.b_row = 1;
+    product.b_col = args.K;
+    return Matmul(product);
+  }
   if (args.arithmetic == Arithmetic::kBf16) return MatmulBf16(args);
   const bool blocks = !args.packed.empty() && args.packed.scaled();
   if (args.arithmetic == Arithmetic::kInt8 && blocks) return MatmulInt8(args);

@@ -8,7 +8,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/simd/bf16-inl.h"
-#include "kernels/simd/matmul-inl.h"
+#include "kernels/simd/row_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heed::simd::HWY_NAMESPACE {
@@ -125,6 +125,43 @@ bool RowProduct(const MatmulArgs<>& args) {
 }
 #endif
 
+#if HWY_TARGET == HWY_AVX3
+// ---- Some rows of A and a B that waits in its file: its rows are rows of words as they stand.
+
+struct WordEngine : FloatEngine {
+  static constexpr int64_t kNumbers = 2;
+
+  static HWY_INLINE V MulAdd(V a, V b, V sum) { return PairEngine::MulAdd(a, b, sum); }
+  static HWY_INLINE NarrowVec NarrowMulAdd(NarrowVec a, NarrowVec b, NarrowVec sum) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+};
+
+bool IsInWords(const PackedB& b) {
+  const bool aligned = reinterpret_cast<uintptr_t>(b.rows) % alignof(float) == 0;
+  return b.waits() && !b.scaled() && b.K % 2 == 0 && aligned;
+}
+
+// False when there is no memory for the words of A.
+bool WordProduct(const MatmulArgs<>& args) {
+  MatmulArgs<> product = args;
+  product.K = args.K / 2;
+  float* words = Scratch(args.M * product.K);
+  if (words == nullptr) return false;
+  for (int64_t i = 0; i < args.M; ++i) {
+    PairEngine::Line(args.a + i * args.a_row, args.K, words + i * product.K);
+  }
+  product.a = words;
+  product.a_row = product.b_col = product.K;
+  product.b = reinterpret_cast<const float*>(args.packed.rows);
+  product.b_row = 1;
+  product.packed = {};
+  args.M == 1 ? DenseRowProduct<WordEngine>(product) : DirectMatmul<WordEngine>(product);
+  return true;
+}
+#endif
+
 // A bfloat16 as a float, for processors without such instructions.
 struct RoundedEngine {
   static constexpr int64_t kPerWord = 1;
@@ -166,10 +203,18 @@ void MatmulBf16Target(const MatmulArgs<>& args) {
   if (PairEngine::Supported()) {
     const bool row = args.M == 1 && args.packed.data != nullptr && !args.packed.scaled();
     if (row && RowProduct(args)) return;
+    if (IsInWords(args.packed) && args.M <= 4 * kRows && WordProduct(args)) return;
     return Multiply<PairEngine>(args);
   }
 #endif
   Multiply<RoundedEngine>(args);
+}
+
+bool ReadsWordsTarget([[maybe_unused]] const PackedB& b) {
+#if HWY_TARGET == HWY_AVX3
+  if (PairEngine::Supported()) return IsInWords(b);
+#endif
+  return false;
 }
 
 double MultiplyAddsBf16Target(int64_t rounds) {
@@ -186,9 +231,13 @@ HWY_AFTER_NAMESPACE();
 namespace heed::simd {
 
 HWY_EXPORT(MatmulBf16Target);
+HWY_EXPORT(ReadsWordsTarget);
 HWY_EXPORT(MultiplyAddsBf16Target);
 
 void MatmulBf16(const MatmulArgs<>& args) { HWY_DYNAMIC_DISPATCH(MatmulBf16Target)(args); }
+bool ReadsRows(const PackedB& b, Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kBf16 && HWY_DYNAMIC_DISPATCH(ReadsWordsTarget)(b);
+}
 double MultiplyAddsBf16(int64_t rounds) {
   return HWY_DYNAMIC_DISPATCH(MultiplyAddsBf16Target)(rounds);
 }
