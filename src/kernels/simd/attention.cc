@@ -96,8 +96,8 @@ inline int64_t RowIndex(const AttentionArgs<>& a, const Rows& rows, int64_t r) {
   return (rows.b * a.H + rows.h(r)) * a.T_ + rows.t(r);
 }
 
-// Asks for what the item after the current one will read and write, a few rows at each of `steps` steps: a
-// head's rows lie far apart, but in a cache, and whoever reads them first waits for memory.
+// Asks for what the item after the current one will read and write, a few rows at each of `steps`
+// steps: a head's rows lie far apart, but in a cache, and whoever is first waits for memory.
 class Ahead {
  public:
   // `rows` are the next item's. Forward writes z; backward reads it and dz, and writes gradients.
@@ -127,7 +127,8 @@ class Ahead {
   }
 
  private:
-  static constexpr int64_t kMaxAhead = 1 << 15;  // numbers: with z, dz and v some 300 KiB
+  // Numbers: with z, dz and v some 300 KiB. Half as many leave room for what is written.
+  static constexpr int64_t kMaxAhead = 1 << 15;
 
   void Fetch(const float* row) const {
     for (int64_t i = 0; i < a_.D; i += 16) __builtin_prefetch(row + i, 0, 2);
