@@ -229,7 +229,7 @@ class Bench {
     m.bytes = 10 * ParameterBytes();
     for (const PlannedTensor& tensor : activations->plan().tensors()) {
       if (activations->plan().Keeps(tensor.lifetime)) {
-        m.bytes += 2.0 * sizeof(float) * static_cast<double>(tensor.elements());
+        m.bytes += 2.0 * static_cast<double>(tensor.bytes());
       }
     }
     const auto step = [&] {

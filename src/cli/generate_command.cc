@@ -12,7 +12,6 @@
 #include "cli/json.h"
 #include "cli/precision.h"
 #include "infer/generate.h"
-#include "kernels/simd/matmul.h"
 #include "report/format.h"
 #include "text/utf8.h"
 
@@ -176,13 +175,9 @@ class GenerateRun {
     options.max_tokens = settings_.max_tokens;
     options.stop = settings_.stop;
     options.cache = !settings_.no_cache;
-    // One pass over the weights is quicker where they lie, many are quicker over packed ones; but a
-    // single text in bfloat16 is written at the memory's rate from either.
+    // One pass over the weights is quicker where they lie, many are quicker over packed ones.
     options.before_decoding = [&]() -> Status {
-      if (!model_.gpt) return {};
-      return model_.gpt->parameters().PackWaiting([&](const PackedB& b) {
-        return requests_.size() == 1 && simd::ReadsRows(b, model_.gpt->arithmetic());
-      });
+      return model_.gpt ? model_.gpt->parameters().PackWaiting() : Status();
     };
     // On a terminal each sample is shown as it grows, so they come one by one; elsewhere all
     // decode together. A sample's text is the same either way.

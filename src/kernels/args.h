@@ -36,6 +36,8 @@ enum class Epilogue {
   kNone,          // C = AB
   kGelu,          // C = AB (kept for backward), aux = gelu(C)
   kGeluBackward,  // aux holds the pre-activation h: C = AB · gelu'(h), and aux becomes gelu(h)
+  kGeluAndSlope,  // of h = AB: c_bf16 = gelu(h), aux_bf16 = gelu'(h)
+  kTimes,         // c_bf16 = AB · aux_bf16
 };
 
 // C [M, N] = epilogue(A [M, K] · B [K, N] + bias) + residual, or C += A · B.
@@ -55,6 +57,13 @@ struct MatmulArgs {
   const T* residual = nullptr;  // [M, N], row stride ldc; only with Epilogue::kNone
   Epilogue epilogue = Epilogue::kNone;
   T* aux = nullptr;  // [M, N], row stride ldc
+  // In bfloat16 in place of a, b, c and aux: numbers that only such products read, rounded when
+  // they are written in place of when they are read. With kBf16 alone; a factor's rows have an even
+  // length and stride, and a product into c_bf16 neither accumulates nor has a residual.
+  const uint16_t* a_bf16 = nullptr;
+  const uint16_t* b_bf16 = nullptr;
+  uint16_t* c_bf16 = nullptr;
+  uint16_t* aux_bf16 = nullptr;
   Arithmetic arithmetic = Arithmetic::kF32;
   // When not empty, B in few bits, in place of b; then a_col is 1 and there is no accumulate.
   PackedB packed = {};

@@ -43,6 +43,9 @@ struct Kernels {
   // out [C] = (or +=) column sums of x [rows, C] with row stride ld: the gradient of a bias.
   void (*column_sum)(const float* x, int64_t rows, int64_t C, int64_t ld, float* out,
                      bool accumulate);
+  // The same of x in bfloat16.
+  void (*column_sum_bf16)(const uint16_t* x, int64_t rows, int64_t C, int64_t ld, float* out,
+                          bool accumulate);
   // Sum of squares of x [n], in double.
   double (*sum_squares)(const float* x, int64_t n);
   void (*adamw)(const AdamwArgs<>&);

@@ -281,7 +281,8 @@ std::unique_ptr<Activations> Activations::Outline(const Gpt& model, int64_t B, i
                                                   bool training, bool recompute) {
   std::unique_ptr<Activations> a(new Activations(!training   ? Keep::kNothing
                                                  : recompute ? Keep::kInputs
-                                                             : Keep::kAll));
+                                                             : Keep::kAll,
+                                                 model.arithmetic() == Arithmetic::kBf16));
   const int64_t C = model.config().n_embd;
   a->plan_.Add(&a->embedded_, "embedded", "residual", "B T C", {B, T, C}, Lifetime::kInput);
   a->blocks_.resize(model.blocks_.size());

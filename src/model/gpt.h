@@ -20,7 +20,8 @@ namespace heed {
 
 class Gpt;
 
-// The memory of passes over at most B sequences of T positions.
+// The memory of passes over at most B sequences of T positions, in the arithmetic that the model
+// has when it is made.
 class Activations {
  public:
   // With `training`, backward is possible; with `recompute` too, it runs every block forward once
@@ -36,7 +37,7 @@ class Activations {
 
  private:
   friend class Gpt;
-  explicit Activations(Keep keep) : plan_(keep) {}
+  Activations(Keep keep, bool rounds) : plan_(keep, rounds) {}
 
   Plan plan_;
   float* embedded_ = nullptr;  // [B, T, C]

@@ -113,7 +113,7 @@ void Attention::Forward(const Pass& pass, const float* x, const State& state,
 
 void Attention::Backward(const Pass& pass, const float* x, const State& state,
                          const Scratch& scratch, const float* dy, float* dx) const {
-  proj.BackwardInput(pass, dy, C, pass.rows(), scratch.dz);
+  proj.BackwardInput(pass, dy, C, pass.rows(), {scratch.dz, q_width()});
   proj.BackwardWeight(pass, state.z, dy, C, pass.rows());
   AttentionArgs<> args = Args(pass, state);
   args.dz = scratch.dz;
@@ -125,7 +125,8 @@ void Attention::Backward(const Pass& pass, const float* x, const State& state,
   int64_t column = first_column();
   for (const Linear& part : qkv) {
     const float* d = scratch.dqkv + column;
-    part.BackwardInput(pass, d, qkv_width(), pass.rows(), dx, /*accumulate=*/&part != &qkv.front());
+    part.BackwardInput(pass, d, qkv_width(), pass.rows(), {dx, C},
+                       /*accumulate=*/&part != &qkv.front());
     part.BackwardWeight(pass, x, d, qkv_width(), pass.rows());
     column += part.out;
   }

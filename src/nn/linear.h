@@ -9,6 +9,16 @@
 
 namespace heed {
 
+// The left side of a product, or the gradient of its result: numbers, or what plans hold in
+// bfloat16 (see MatmulArgs::a_bf16).
+struct Factor {
+  const float* floats = nullptr;
+  const uint16_t* bf16 = nullptr;
+
+  Factor(const float* floats) : floats(floats) {}  // NOLINT(google-explicit-constructor)
+  Factor(const uint16_t* bf16) : bf16(bf16) {}     // NOLINT(google-explicit-constructor)
+};
+
 struct Linear {
   int64_t in = 0, out = 0;
   bool out_in = false;
@@ -22,23 +32,27 @@ struct Linear {
   MatmulArgs<> Product() const;
 
   // y [rows, out] with row stride ldy, from x [rows, in]. See MatmulArgs for residual (row stride
-  // ldy), epilogue and aux.
+  // ldy), epilogue, aux and bfloat16.
   struct Output {
     float* y = nullptr;
     int64_t ldy = 0;
     const float* residual = nullptr;
     Epilogue epilogue = Epilogue::kNone;
     float* aux = nullptr;
+    uint16_t* y_bf16 = nullptr;
+    uint16_t* aux_bf16 = nullptr;
   };
-  void Forward(const Pass& pass, const float* x, int64_t rows, const Output& output) const;
+  void Forward(const Pass& pass, Factor x, int64_t rows, const Output& output) const;
 
-  // dx [rows, in] = (or, with accumulate, +=) dy Wᵀ. With aux: the pre-activations of the GELU
-  // behind which this layer stands [rows, in]; dx becomes their gradient and aux the GELU's output.
-  void BackwardInput(const Pass& pass, const float* dy, int64_t lddy, int64_t rows, float* dx,
-                     bool accumulate = false, float* aux = nullptr) const;
+  // dx [rows, in] = (or, with accumulate, +=) dy Wᵀ. Behind a GELU, an epilogue makes it the
+  // gradient of the pre-activations.
+  void BackwardInput(const Pass& pass, Factor dy, int64_t lddy, int64_t rows, const Output& dx,
+                     bool accumulate = false) const;
   // The gradients of weight and bias, from x [rows, in] and dy [rows, out] with row stride lddy.
-  void BackwardWeight(const Pass& pass, const float* x, const float* dy, int64_t lddy,
-                      int64_t rows) const;
+  void BackwardWeight(const Pass& pass, Factor x, Factor dy, int64_t lddy, int64_t rows) const;
+
+ private:
+  static void SetOutput(const Output& output, MatmulArgs<>* args);
 };
 
 }  // namespace heed

@@ -4,7 +4,7 @@
 
 namespace heed {
 
-void ProjectToResidual(const Pass& pass, const Linear& proj, uint32_t dropout_site, const float* x,
+void ProjectToResidual(const Pass& pass, const Linear& proj, uint32_t dropout_site, Factor x,
                        const float* residual, float* y) {
   const int64_t rows = pass.rows();
   const DropoutArgs dropout = pass.Dropout(dropout_site);

@@ -9,7 +9,7 @@
 namespace heed {
 
 // y [rows, out] from x [rows, in]; y may be the residual [rows, out] itself.
-void ProjectToResidual(const Pass& pass, const Linear& proj, uint32_t dropout_site, const float* x,
+void ProjectToResidual(const Pass& pass, const Linear& proj, uint32_t dropout_site, Factor x,
                        const float* residual, float* y);
 
 // The gradient behind the dropout of `site`: dy itself when nothing is dropped, else `scratch`

@@ -69,9 +69,9 @@ Result<std::byte*> ParameterSet::AllocatePacked(Parameter* p, BlockType type) {
   return packed;
 }
 
-Status ParameterSet::PackWaiting(const std::function<bool(const PackedB&)>& stays) {
+Status ParameterSet::PackWaiting() {
   for (Parameter& p : parameters_) {
-    if (!p.packed.waits() || (stays && stays(p.packed))) continue;
+    if (!p.packed.waits()) continue;
     const PackedB stored = p.packed;
     const auto release = [rows = PackedB{stored.type, stored.K, stored.N, nullptr, stored.rows}](
                              int64_t begin, int64_t end) {

@@ -70,9 +70,9 @@ class ParameterSet {
   Status Allocate(Parameter* p);
   // Memory for a factor packed in `type`, which the caller fills. Error: not enough memory.
   Result<std::byte*> AllocatePacked(Parameter* p, BlockType type);
-  // Packs the factors that wait for it but for those of which `stays` (may be null) answers true,
-  // and gives back the memory of the files' pages that they had. Error: not enough memory.
-  Status PackWaiting(const std::function<bool(const PackedB&)>& stays = nullptr);
+  // Packs the factors that wait for it and gives back the memory of the files' pages that they had.
+  // Error: not enough memory.
+  Status PackWaiting();
   // Lets the parameter be read where it lies, in memory that `Keep` keeps alive.
   static void Borrow(Parameter* p, const float* values);
   void Keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }

@@ -39,16 +39,25 @@ int64_t DerivedTensor::elements() const { return Product(shape); }
 
 void Plan::Add(float** data, const std::string& name, std::string_view key, std::string_view axes,
                std::vector<int64_t> shape, Lifetime lifetime) {
-  PlannedTensor tensor{name, std::string(axes), std::move(shape), lifetime, 0};
-  const int64_t elements = Padded(tensor.elements());
-  const bool own = Keeps(lifetime);
-  const auto [entry, fresh] =
-      shared_.try_emplace(own ? name : std::string(key), block_elements_.size());
+  targets_.push_back(data);
+  Add({name, std::string(axes), std::move(shape), lifetime, 0}, key);
+}
+
+void Plan::Add(uint16_t** data, const std::string& name, std::string_view key,
+               std::string_view axes, std::vector<int64_t> shape, Lifetime lifetime) {
+  targets_.push_back(data);
+  Add({name, std::string(axes), std::move(shape), lifetime, 0, DType::kBF16}, key);
+}
+
+void Plan::Add(PlannedTensor tensor, std::string_view key) {
+  const int64_t per_float = sizeof(float) / SizeOf(tensor.dtype);
+  const int64_t elements = Padded((tensor.elements() + per_float - 1) / per_float);
+  const auto [entry, fresh] = shared_.try_emplace(
+      Keeps(tensor.lifetime) ? tensor.name : std::string(key), block_elements_.size());
   if (fresh) block_elements_.push_back(0);
   tensor.block = entry->second;
   block_elements_[tensor.block] = std::max(block_elements_[tensor.block], elements);
   tensors_.push_back(std::move(tensor));
-  targets_.push_back(data);
 }
 
 void Plan::AddView(const std::string& name, std::string_view axes, std::vector<int64_t> shape,
@@ -75,13 +84,16 @@ Status Plan::Allocate() {
                             static_cast<double>(bytes()) / (1 << 20)),
                 "", "use a smaller --batch-size or --block-size");
   }
-  std::vector<float*> starts;
   float* at = buffer_.floats();
   for (int64_t n : block_elements_) {
-    starts.push_back(at);
+    starts_.push_back(at);
     at += n;
   }
-  for (size_t i = 0; i < tensors_.size(); ++i) *targets_[i] = starts[tensors_[i].block];
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    float* start = starts_[tensors_[i].block];
+    std::visit([&](auto** target) { *target = reinterpret_cast<decltype(*target)>(start); },
+               targets_[i]);
+  }
   return {};
 }
 

@@ -8,10 +8,12 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/status.h"
+#include "tensor/dtype.h"
 
 namespace heed {
 
@@ -35,8 +37,10 @@ struct PlannedTensor {
   std::vector<int64_t> shape;
   Lifetime lifetime;
   size_t block;  // which memory block it views
+  DType dtype = DType::kF32;
 
   int64_t elements() const;
+  size_t bytes() const { return static_cast<size_t>(elements()) * SizeOf(dtype); }
 };
 
 // A tensor of the computation without memory of its own: a view, whose element i, j, .. is element
@@ -56,19 +60,24 @@ struct DerivedTensor {
 
 class Plan {
  public:
-  // Tensors that need not be kept are scratch too.
-  explicit Plan(Keep keep) : keep_(keep) {}
+  // Tensors that need not be kept are scratch too. With `rounds`, products round their factors to
+  // bfloat16, and layers may hold what only products read so.
+  explicit Plan(Keep keep, bool rounds = false) : keep_(keep), rounds_(rounds) {}
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
   Keep keep() const { return keep_; }
   bool training() const { return keep_ != Keep::kNothing; }
+  bool rounds() const { return rounds_; }
   // Whether a tensor has memory of its own.
   bool Keeps(Lifetime lifetime) const;
 
   // Declares a float32 tensor; *data points to its memory once Allocate has run. Tensors of one key
   // that are not kept share memory, at the largest size declared.
   void Add(float** data, const std::string& name, std::string_view key, std::string_view axes,
+           std::vector<int64_t> shape, Lifetime lifetime);
+  // The same in bfloat16.
+  void Add(uint16_t** data, const std::string& name, std::string_view key, std::string_view axes,
            std::vector<int64_t> shape, Lifetime lifetime);
 
   // Declares a view on the tensor that was added last.
@@ -84,16 +93,22 @@ class Plan {
 
   const std::vector<PlannedTensor>& tensors() const { return tensors_; }
   const std::vector<DerivedTensor>& derived() const { return derived_; }
-  // The memory of tensors()[i].
-  const float* data(size_t i) const { return *targets_[i]; }
+  // The memory of tensors()[i], of which that in bfloat16 is to be decoded; null until allocated.
+  const float* data(size_t i) const {
+    return starts_.empty() ? nullptr : starts_[tensors_[i].block];
+  }
 
  private:
+  void Add(PlannedTensor tensor, std::string_view key);
+
   Keep keep_;
+  bool rounds_;
   std::vector<PlannedTensor> tensors_;
-  std::vector<float**> targets_;
+  std::vector<std::variant<float**, uint16_t**>> targets_;
   std::vector<int64_t> block_elements_;
   std::unordered_map<std::string, size_t> shared_;  // key -> block
   Buffer buffer_;
+  std::vector<float*> starts_;  // of the blocks
   std::vector<DerivedTensor> derived_;
 };
 

@@ -15,6 +15,7 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "model/folder.h"
+#include "tensor/convert.h"
 #include "train/held_out.h"
 
 namespace heed {
@@ -241,9 +242,12 @@ std::string Trainer::DescribeNonFinite(double loss) {
       for (size_t t = 0; t < plan.tensors().size(); ++t) {
         const PlannedTensor& tensor = plan.tensors()[t];
         if (!plan.Keeps(tensor.lifetime)) continue;
-        const int64_t i = FirstNonFinite(plan.data(t), tensor.elements());
+        std::vector<float> values(static_cast<size_t>(tensor.elements()));
+        Decode(tensor.dtype, reinterpret_cast<const std::byte*>(plan.data(t)), values.size(),
+               values.data());
+        const int64_t i = FirstNonFinite(values.data(), tensor.elements());
         if (i < 0) continue;
-        return fmt::format("activation {} at index {} is {}", tensor.name, i, plan.data(t)[i]);
+        return fmt::format("activation {} at index {} is {}", tensor.name, i, values[i]);
       }
     }
     return fmt::format("the loss is {}", loss);

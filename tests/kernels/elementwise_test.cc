@@ -6,6 +6,7 @@
 #include "kernels/differential.h"
 #include "kernels/reference/elementwise.h"
 #include "support/compare.h"
+#include "tensor/convert.h"
 
 namespace heed {
 namespace {
@@ -51,6 +52,30 @@ RC_GTEST_PROP(ColumnSum, FastEqualsReferenceAtAnySize, ()) {
     same = same && got == want;
   });
   RC_ASSERT(same);
+}
+
+// In the same order as those of the same numbers in float, whatever they are.
+RC_GTEST_PROP(ColumnSum, OfBf16HasTheBitsOfThatOfFloats, ()) {
+  const int64_t rows = *rc::gen::inRange<int64_t>(1, 400), C = *rc::gen::inRange<int64_t>(1, 200);
+  const int64_t ld = C + *rc::gen::inRange<int64_t>(0, 20);
+  const bool accumulate = *rc::gen::arbitrary<bool>();
+  std::vector<float> x = RandomArray(rows * ld, 1);
+  std::vector<uint16_t> stored;
+  for (float& v : x) {
+    stored.push_back(FloatToBf16(v));
+    v = Bf16ToFloat(stored.back());
+  }
+  bool same = true;
+  ForEachTarget([&] {
+    std::vector<float> want = RandomArray(C, 2), got = want;
+    simd::ColumnSum(x.data(), rows, C, ld, want.data(), accumulate);
+    simd::ColumnSumBf16(stored.data(), rows, C, ld, got.data(), accumulate);
+    same = same && got == want;
+  });
+  std::vector<float> want = RandomArray(C, 2), got = want;
+  reference::ColumnSum(x.data(), rows, C, ld, want.data(), accumulate);
+  reference::ColumnSumBf16(stored.data(), rows, C, ld, got.data(), accumulate);
+  RC_ASSERT(same && got == want);
 }
 
 // Rounding grows with a run of rows, not with all of them.

@@ -20,6 +20,7 @@
 #include "support/compare.h"
 #include "support/dual.h"
 #include "support/targets.h"
+#include "tensor/convert.h"
 
 namespace heed {
 namespace {
@@ -286,6 +287,139 @@ TEST(Matmul, AgreesWithReferenceInSeveralBlocks) {
     CheckAgainstReference(shape, 99);
     shape.M = 61, shape.N = 1100, shape.b_transposed = true;
     CheckAgainstReference(shape, 99);
+  });
+}
+
+std::vector<uint16_t> ToBf16(const std::vector<float>& x) {
+  std::vector<uint16_t> out(x.size());
+  std::transform(x.begin(), x.end(), out.begin(), FloatToBf16);
+  return out;
+}
+
+// Shapes whose factors may be stored in bfloat16: few rows, packed ones, several blocks of K.
+constexpr std::array<int64_t, 3> kStoredSizes[] = {{3, 84, 96},   {61, 38, 24},   {62, 84, 98},
+                                                   {130, 66, 70}, {62, 34, 2102}, {34, 150, 130}};
+
+TEST(Matmul, FactorsStoredInBf16GiveTheBitsOfRoundingThemWhenTheyArePacked) {
+  ForEachTarget([] {
+    for (const auto& [M, N, K] : kStoredSizes) {
+      for (Case shape : AllKinds(M, N, K, Arithmetic::kBf16)) {
+        SCOPED_TRACE(shape.Name());
+        shape.c_gap = 6;
+        Product<float> packed(shape, 8);
+        simd::Matmul(packed.All());
+        const std::vector<uint16_t> a = ToBf16(packed.a), b = ToBf16(packed.b);
+        for (int which = 1; which < 4; ++which) {
+          Product<float> stored(shape, 8);
+          MatmulArgs<> args = stored.All();
+          if (which & 1) args.a = nullptr, args.a_bf16 = a.data();
+          if (which & 2) args.b = nullptr, args.b_bf16 = b.data();
+          simd::Matmul(args);
+          ASSERT_TRUE(SameBits(stored.c, packed.c)) << which;
+          ASSERT_TRUE(SameBits(stored.aux, packed.aux)) << which;
+        }
+      }
+    }
+  });
+}
+
+// K may be odd where words run down the rows of both factors, as in a weight's gradient.
+TEST(Matmul, StoredFactorsOfAnOddNumberOfRows) {
+  ForEachTarget([] {
+    for (const int64_t K : {1, 65, 131}) {
+      Case shape{62, 84, K, /*a_transposed=*/true};
+      shape.arithmetic = Arithmetic::kBf16;
+      Product<float> packed(shape, 8), stored(shape, 8);
+      simd::Matmul(packed.All());
+      const std::vector<uint16_t> a = ToBf16(packed.a), b = ToBf16(packed.b);
+      MatmulArgs<> args = stored.All();
+      args.a_bf16 = a.data(), args.b_bf16 = b.data();
+      simd::Matmul(args);
+      EXPECT_TRUE(SameBits(stored.c, packed.c)) << K;
+    }
+  });
+}
+
+// What is stored in bfloat16 is what other epilogues give, rounded; and guards stay.
+TEST(Matmul, ResultsInBf16AreThoseInFloatRounded) {
+  ForEachTarget([] {
+    for (const auto& [M, N, K] : kStoredSizes) {
+      for (const bool bias : {false, true}) {
+        Case shape{M, N, K};
+        shape.bias = bias, shape.c_gap = 6, shape.arithmetic = Arithmetic::kBf16;
+        SCOPED_TRACE(shape.Name());
+        Product<float> plain(shape, 9), gelu(shape, 9), product(shape, 9);
+        simd::Matmul(plain.All());
+        gelu.aux.resize(gelu.c.size());
+        MatmulArgs<> args = gelu.All();
+        args.epilogue = Epilogue::kGelu;
+        simd::Matmul(args);
+
+        constexpr uint16_t kMark = 0x1234;
+        const auto result = [&](Epilogue epilogue, std::vector<uint16_t>* aux) {
+          std::vector<uint16_t> c(plain.c.size(), kMark);
+          MatmulArgs<> stored = product.All();
+          stored.c = nullptr;
+          stored.epilogue = epilogue;
+          stored.c_bf16 = c.data();
+          stored.aux_bf16 = aux->data();
+          simd::Matmul(stored);
+          return c;
+        };
+        std::vector<uint16_t> slope(plain.c.size(), kMark), factor = ToBf16(gelu.aux);
+        const auto c = result(Epilogue::kNone, &slope);
+        const auto h = result(Epilogue::kGeluAndSlope, &slope);
+        const auto times = result(Epilogue::kTimes, &factor);
+        for (int64_t i = 0; i < M * (N + 6) - 6; ++i) {
+          if (i % (N + 6) >= N) {
+            ASSERT_TRUE(c[i] == kMark && h[i] == kMark && times[i] == kMark && slope[i] == kMark);
+            continue;
+          }
+          ASSERT_EQ(c[i], FloatToBf16(plain.c[i])) << i;
+          ASSERT_EQ(h[i], FloatToBf16(gelu.aux[i])) << i;
+          ASSERT_EQ(times[i], FloatToBf16(plain.c[i] * Bf16ToFloat(factor[i]))) << i;
+          // Half an ulp is 2^-8 of the number; the derivative itself is good to some 16 eps.
+          const double want = reference::GeluDerivative(static_cast<double>(plain.c[i]));
+          ASSERT_NEAR(Bf16ToFloat(slope[i]), want, 0x1p-8 * std::abs(want) + 16 * kEps) << i;
+        }
+      }
+    }
+  });
+}
+
+// Integers, whose sums are exact: both tables write the same.
+TEST(Matmul, ReferenceReadsAndWritesTheSameBf16) {
+  ForEachTarget([] {
+    for (const auto& [M, N, K] : {std::array{62, 84, 98}, std::array{5, 34, 20}}) {
+      const auto small = [](int64_t n, uint32_t stream) {
+        std::vector<float> x = RandomArray<float>(n, stream, 2);
+        for (float& v : x) v = std::nearbyint(v);
+        return ToBf16(x);
+      };
+      const auto a = small(M * K, 1), b = small(K * N, 2);
+      const auto run = [&](auto matmul, Epilogue epilogue, std::vector<uint16_t> aux) {
+        std::vector<uint16_t> c(M * N);
+        MatmulArgs<> args{M, N, K};
+        args.a_row = K, args.b_row = N, args.ldc = N;
+        args.a_bf16 = a.data(), args.b_bf16 = b.data();
+        args.c_bf16 = c.data(), args.aux_bf16 = aux.data();
+        args.epilogue = epilogue, args.arithmetic = Arithmetic::kBf16;
+        matmul(args);
+        c.insert(c.end(), aux.begin(), aux.end());
+        return c;
+      };
+      for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kTimes}) {
+        const std::vector<uint16_t> aux = small(M * N, 3);
+        EXPECT_EQ(run(simd::Matmul, epilogue, aux), run(reference::Matmul<float>, epilogue, aux));
+      }
+      const std::vector<uint16_t> room(M * N);
+      const auto fast = run(simd::Matmul, Epilogue::kGeluAndSlope, room);
+      const auto plain = run(reference::Matmul<float>, Epilogue::kGeluAndSlope, room);
+      for (size_t i = 0; i < fast.size(); ++i) {
+        const double want = Bf16ToFloat(plain[i]);
+        ASSERT_NEAR(Bf16ToFloat(fast[i]), want, 0x1p-7 * std::abs(want) + 16 * kEps) << i;
+      }
+    }
   });
 }
 

@@ -25,6 +25,7 @@ TEST(Kernels, EveryOperationIsInBothTables) {
     EXPECT_NE(table->dropout, nullptr);
     EXPECT_NE(table->add, nullptr);
     EXPECT_NE(table->column_sum, nullptr);
+    EXPECT_NE(table->column_sum_bf16, nullptr);
     EXPECT_NE(table->sum_squares, nullptr);
     EXPECT_NE(table->adamw, nullptr);
   }

@@ -108,6 +108,56 @@ TEST_P(Bf16, CacheAndChunksGiveTheBitsOfTheWholePass) {
   });
 }
 
+// Activations that were planned for float32 hold floats, which products round when they pack them.
+TEST_P(Bf16, StoringFactorsRoundedChangesNoLossAndGradientsByTheGelusDerivativeAlone) {
+  OnEveryTarget([&] {
+    const auto stored = Bf16Model(config(), SimdKernels());
+    const auto packed = NoisyModel(config(), SimdKernels());
+    ASSERT_TRUE(packed->parameters().AllocateGradients());
+    auto activations = *Activations::Create(*packed, kB, kT, /*training=*/true);
+    packed->set_arithmetic(Arithmetic::kBf16);
+    const std::vector<int32_t> tokens = RandomTokens(kB * kT + 1, config().vocab_size);
+    Pass pass = packed->NewPass(kB, kT);
+    pass.training = true;
+    const double loss =
+        packed->LossAndBackward(pass, tokens.data(), tokens.data() + 1,
+                                1.0f / static_cast<float>(kB * kT), activations.get()) /
+        static_cast<double>(kB * kT);
+    EXPECT_EQ(Backward(stored.get()), loss);
+    // Words of a row are pairs, so odd widths stay in floats.
+    const bool gelu = config().mlp == MlpKind::kGelu && config().n_embd % 2 == 0 &&
+                      packed->blocks()[0].mlp.inner % 2 == 0;
+    const double error = GradientError(*stored, *packed);
+    // Each derivative moves by at most 2^-9 of itself, once for each of two layers.
+    EXPECT_LE(error, gelu ? 0x1p-8 : 0);
+    EXPECT_EQ(error > 0, gelu) << "whether the derivative was stored";
+    const Block& last = packed->blocks().back();
+    for (const Parameter* p : {last.mlp.proj.weight, packed->head().weight}) {
+      const Parameter* same = stored->parameters().Find(p->name);
+      if (config().tied && p == packed->head().weight) continue;  // the embedding's too
+      EXPECT_TRUE(SameBits(std::vector<float>(same->grad, same->grad + same->elements),
+                           std::vector<float>(p->grad, p->grad + p->elements)))
+          << p->name;
+    }
+  });
+}
+
+TEST_P(Bf16, GradientsDoNotDependOnThreads) {
+  const auto gradients = [&](int threads) {
+    SetNumThreads(threads);
+    const auto model = Bf16Model(config(), SimdKernels());
+    Backward(model.get());
+    std::vector<float> all;
+    for (const Parameter& p : model->parameters().all()) {
+      all.insert(all.end(), p.grad, p.grad + p.elements);
+    }
+    SetNumThreads(HardwareThreads());
+    return all;
+  };
+  const std::vector<float> alone = gradients(1);
+  for (const int threads : {2, 3}) EXPECT_TRUE(SameBits(gradients(threads), alone)) << threads;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Bf16, testing::ValuesIn(Mixes()), MixName);
 
 }  // namespace

@@ -287,6 +287,22 @@ TEST(NonFinite, AnInfiniteWeightIsNamed) {
   EXPECT_FALSE(std::isfinite(ReplayedLoss(run)));
 }
 
+// Activations in bfloat16 are read as such.
+TEST(NonFinite, AnActivationInBf16IsNamed) {
+  TinyRun run;
+  run.Make();
+  TrainSettings bf16 = run.settings;
+  bf16.dtype = Arithmetic::kBf16;
+  // Large but finite: what a normed input above 1.2 makes of it is not.
+  run.model->parameters().Find("h.1.mlp.c_fc.weight")->data[17] = 3e38f;
+  run.trainer =
+      *Trainer::Create(run.model.get(), *run.tokenizer, *run.source, bf16, 11, run.folder.path());
+  const auto outcome = run.Run();
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, ErrorKind::kNumeric);
+  EXPECT_THAT(outcome.error().Message(), HasSubstr("activation h.1.mlp.h at index"));
+}
+
 TEST(NonFinite, AnAbsurdLearningRateIsFoundAtTheStepAfterIt) {
   TinyRun run;
   run.Make();

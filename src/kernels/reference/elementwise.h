@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/reference/wide.h"
+#include "tensor/convert.h"
 
 namespace heed::reference {
 
@@ -20,6 +21,15 @@ void ColumnSum(const T* x, int64_t rows, int64_t C, int64_t ld, T* out, bool acc
     Wide<T> sum = accumulate ? out[c] : T(0);
     for (int64_t r = 0; r < rows; ++r) sum += x[r * ld + c];
     out[c] = static_cast<T>(sum);
+  }
+}
+
+inline void ColumnSumBf16(const uint16_t* x, int64_t rows, int64_t C, int64_t ld, float* out,
+                          bool accumulate) {
+  for (int64_t c = 0; c < C; ++c) {
+    double sum = accumulate ? out[c] : 0;
+    for (int64_t r = 0; r < rows; ++r) sum += Bf16ToFloat(x[r * ld + c]);
+    out[c] = static_cast<float>(sum);
   }
 }
 

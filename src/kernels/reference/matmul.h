@@ -49,19 +49,29 @@ std::vector<T> WholeRows(const MatmulArgs<T>& args) {
 
 template <bool kBf16, class T>
 void MatmulOfFactors(const MatmulArgs<T>& args) {
+  const auto factor = [](const T* x, const uint16_t* bf16, int64_t at) {
+    return bf16 == nullptr ? Factor<kBf16>(x[at]) : T(Bf16ToFloat(bf16[at]));
+  };
+  const auto round = [](T x) {
+    return FloatToBf16(static_cast<float>(static_cast<double>(Factor<true>(x))));
+  };
   for (int64_t i = 0; i < args.M; ++i) {
     for (int64_t j = 0; j < args.N; ++j) {
       const int64_t at = i * args.ldc + j;
       T sum = args.accumulate ? args.c[at] : T(0);
       for (int64_t k = 0; k < args.K; ++k) {
-        sum += Factor<kBf16>(args.a[i * args.a_row + k * args.a_col]) *
-               Factor<kBf16>(args.b[k * args.b_row + j * args.b_col]);
+        sum += factor(args.a, args.a_bf16, i * args.a_row + k * args.a_col) *
+               factor(args.b, args.b_bf16, k * args.b_row + j * args.b_col);
       }
       if (args.bias != nullptr) sum += args.bias[j];
       switch (args.epilogue) {
         case Epilogue::kNone:
           if (args.residual != nullptr) sum += args.residual[at];
-          args.c[at] = sum;
+          if (args.c_bf16 != nullptr) {
+            args.c_bf16[at] = round(sum);
+          } else {
+            args.c[at] = sum;
+          }
           break;
         case Epilogue::kGelu:
           args.c[at] = sum;
@@ -70,6 +80,13 @@ void MatmulOfFactors(const MatmulArgs<T>& args) {
         case Epilogue::kGeluBackward:
           args.c[at] = sum * GeluDerivative(args.aux[at]);
           args.aux[at] = Gelu(args.aux[at]);
+          break;
+        case Epilogue::kGeluAndSlope:
+          args.c_bf16[at] = round(Gelu(sum));
+          args.aux_bf16[at] = round(GeluDerivative(sum));
+          break;
+        case Epilogue::kTimes:
+          args.c_bf16[at] = round(sum * T(Bf16ToFloat(args.aux_bf16[at])));
           break;
       }
     }

@@ -30,6 +30,7 @@ const Kernels& ReferenceKernels() {
       .dropout = reference::Dropout<float>,
       .add = reference::Add<float>,
       .column_sum = reference::ColumnSum<float>,
+      .column_sum_bf16 = reference::ColumnSumBf16,
       .sum_squares = reference::SumSquares<float>,
       .adamw = reference::Adamw<float>,
       .narrow = nullptr,

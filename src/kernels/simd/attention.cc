@@ -96,33 +96,39 @@ inline int64_t RowIndex(const AttentionArgs<>& a, const Rows& rows, int64_t r) {
   return (rows.b * a.H + rows.h(r)) * a.T_ + rows.t(r);
 }
 
-// Asks for what the item after the current one will read, a few rows at each of `steps` steps: a
-// head's rows lie far apart, but in a cache, and whoever reads them first waits for memory.
+// Asks for what the item after the current one will read and write, a few rows at each of `steps`
+// steps: a head's rows lie far apart, but in a cache, and whoever is first waits for memory.
 class Ahead {
  public:
-  // `rows` are the next item's; `backward` also reads z and dz.
+  // `rows` are the next item's. Forward writes z; backward reads it and dz, and writes gradients.
   Ahead(const AttentionArgs<>& a, const Rows& rows, bool backward, int64_t steps)
       : a_(a), rows_(rows), backward_(backward), keys_(a.k + KeyOffset(a, rows)) {
     const int64_t all = rows.count + a.S;
     if (a.kv_row > a.D && all * a.D <= kMaxAhead) per_step_ = (all + steps - 1) / steps;
+    writes_ = all * a.D <= kMaxAhead / 2;
   }
   void Step() {
     for (int64_t end = next_ + per_step_; next_ < end; ++next_) {
       if (next_ < rows_.count) {
-        Fetch(QueryRow(a_, rows_, next_));
-        if (!backward_) continue;
-        Fetch(a_.z + OutputOffset(a_, rows_, next_));
-        Fetch(a_.dz + OutputOffset(a_, rows_, next_));
+        const float* query = QueryRow(a_, rows_, next_);
+        Fetch(query);
+        if (backward_ || writes_) Fetch(a_.z + OutputOffset(a_, rows_, next_));
+        if (backward_) Fetch(a_.dz + OutputOffset(a_, rows_, next_));
+        if (backward_ && writes_) Fetch(a_.dq + (query - a_.q));
       } else if (next_ < rows_.count + a_.S) {
         const int64_t offset = (next_ - rows_.count) * a_.kv_row;
         Fetch(keys_ + offset);
         Fetch(keys_ + (a_.v - a_.k) + offset);
+        if (!backward_ || !writes_) continue;
+        Fetch(a_.dk + (keys_ - a_.k) + offset);
+        Fetch(a_.dv + (keys_ - a_.k) + offset);
       }
     }
   }
 
  private:
-  static constexpr int64_t kMaxAhead = 1 << 15;  // numbers: with z, dz and v some 300 KiB
+  // Numbers: with z, dz and v some 300 KiB. Half as many leave room for what is written.
+  static constexpr int64_t kMaxAhead = 1 << 15;
 
   void Fetch(const float* row) const {
     for (int64_t i = 0; i < a_.D; i += 16) __builtin_prefetch(row + i, 0, 2);
@@ -130,7 +136,7 @@ class Ahead {
 
   const AttentionArgs<>& a_;
   Rows rows_;
-  bool backward_;
+  bool backward_, writes_;
   const float* keys_;
   int64_t per_step_ = 0, next_ = 0;
 };

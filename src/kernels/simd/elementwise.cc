@@ -25,15 +25,16 @@ void Add(float* y, const float* x, int64_t n) {
 }
 
 // sums [C] = column sums of `rows` rows, four vectors of columns at a time in registers.
-void SumRows(const float* x, int64_t rows, size_t C, int64_t ld, float* sums) {
+template <class Number>
+void SumRows(const Number* x, int64_t rows, size_t C, int64_t ld, float* sums) {
   const FloatTag d;
   const size_t N = hn::Lanes(d);
   size_t c = 0;
   for (; c + 4 * N <= C; c += 4 * N) {
     FloatVec sum[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
     for (int64_t r = 0; r < rows; ++r) {
-      const float* row = x + r * ld + c;
-      for (size_t u = 0; u < 4; ++u) sum[u] = hn::Add(sum[u], hn::LoadU(d, row + u * N));
+      const Number* row = x + r * ld + c;
+      for (size_t u = 0; u < 4; ++u) sum[u] = hn::Add(sum[u], Whole().Load(row + u * N));
     }
     for (size_t u = 0; u < 4; ++u) hn::StoreU(sum[u], d, sums + c + u * N);
   }
@@ -44,7 +45,8 @@ void SumRows(const float* x, int64_t rows, size_t C, int64_t ld, float* sums) {
   });
 }
 
-void ColumnSum(const float* x, int64_t rows, int64_t C, int64_t ld, float* out, bool accumulate) {
+template <class Number>
+void SumColumns(const Number* x, int64_t rows, int64_t C, int64_t ld, float* out, bool accumulate) {
   const Split split = SplitRows(rows, C, kMostPartials);
   float* partials = reinterpret_cast<float*>(Scratch(split.pieces * C * sizeof(float)));
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
@@ -58,6 +60,14 @@ void ColumnSum(const float* x, int64_t rows, int64_t C, int64_t ld, float* out, 
     if (accumulate) sum = hn::Add(sum, lanes.Load(out + i));
     lanes.Store(sum, out + i);
   });
+}
+
+void ColumnSum(const float* x, int64_t rows, int64_t C, int64_t ld, float* out, bool accumulate) {
+  SumColumns(x, rows, C, ld, out, accumulate);
+}
+void ColumnSumBf16(const uint16_t* x, int64_t rows, int64_t C, int64_t ld, float* out,
+                   bool accumulate) {
+  SumColumns(x, rows, C, ld, out, accumulate);
 }
 
 double SumSquaresOf(const float* x, size_t n) {
@@ -102,11 +112,16 @@ namespace heed::simd {
 
 HWY_EXPORT(Add);
 HWY_EXPORT(ColumnSum);
+HWY_EXPORT(ColumnSumBf16);
 HWY_EXPORT(SumSquares);
 
 void Add(float* y, const float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(Add)(y, x, n); }
 void ColumnSum(const float* x, int64_t rows, int64_t C, int64_t ld, float* out, bool accumulate) {
   HWY_DYNAMIC_DISPATCH(ColumnSum)(x, rows, C, ld, out, accumulate);
+}
+void ColumnSumBf16(const uint16_t* x, int64_t rows, int64_t C, int64_t ld, float* out,
+                   bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(ColumnSumBf16)(x, rows, C, ld, out, accumulate);
 }
 double SumSquares(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(SumSquares)(x, n); }
 

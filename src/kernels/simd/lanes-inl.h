@@ -26,6 +26,12 @@ HWY_INLINE FloatVec Set(float x) { return hn::Set(FloatTag(), x); }
 struct Whole {
   HWY_INLINE size_t count() const { return hn::Lanes(FloatTag()); }
   HWY_INLINE FloatVec Load(const float* p) const { return hn::LoadU(FloatTag(), p); }
+  // From bfloat16.
+  HWY_INLINE FloatVec Load(const uint16_t* p) const {
+    const hn::Rebind<hwy::bfloat16_t, FloatTag> halves;
+    return hn::PromoteTo(FloatTag(),
+                         hn::LoadU(halves, reinterpret_cast<const hwy::bfloat16_t*>(p)));
+  }
   HWY_INLINE void Store(FloatVec v, float* p) const { hn::StoreU(v, FloatTag(), p); }
   HWY_INLINE FloatVec Keep(FloatVec v, FloatVec) const { return v; }
 };
@@ -45,6 +51,11 @@ struct Part {
     std::memcpy(lanes, p, n * sizeof(float));
     return hn::Load(d, lanes);
 #endif
+  }
+  HWY_INLINE FloatVec Load(const uint16_t* p) const {
+    uint16_t lanes[hn::MaxLanes(FloatTag())] = {};
+    std::memcpy(lanes, p, n * sizeof(*p));
+    return Whole().Load(lanes);
   }
   HWY_INLINE void Store(FloatVec v, float* p) const {
     const FloatTag d;

@@ -10,6 +10,7 @@
 //   kPackedWords  whether a word is one of a B packed in bfloat16
 //   MulAdd      sum + a · b, over the numbers of a word
 //   Pack, Line  words from numbers; see FloatEngine
+//   Round       numbers to bfloat16, where kRounds: those engines take such operands too
 // Included once per instruction set.
 
 #if defined(HEED_KERNELS_SIMD_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -86,6 +87,12 @@ class Fetcher {
         stride_(column == 1 ? row : column),
         runs_(column == 1 ? rows : columns),
         length_(column == 1 ? columns : rows) {}
+
+  Fetcher(const uint16_t* at, int64_t row, int64_t column, int64_t rows, int64_t columns)
+      : at_(reinterpret_cast<const float*>(at)),
+        stride_((column == 1 ? row : column) / 2),
+        runs_(column == 1 ? rows : columns),
+        length_(DivideUp(column == 1 ? columns : rows, 2)) {}
 
   int64_t lines() const { return runs_ * DivideUp(length_, kCacheLine); }
   void Allow(int64_t lines) { allowed_ += lines; }
@@ -260,6 +267,7 @@ struct FloatEngine {
   static constexpr int64_t kPerWord = 1;
   static constexpr bool kInPlace = true;
   static constexpr bool kPackedWords = false;
+  static constexpr bool kRounds = false;
 
   static HWY_INLINE V MulAdd(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
 
@@ -291,8 +299,20 @@ struct FloatEngine {
   }
 };
 
+// The first min(n, lanes) bfloat16 at p, the rest 0; nothing beyond them is read.
+HWY_INLINE V LoadBf16(const uint16_t* HWY_RESTRICT p, int64_t n) {
+  const D d;
+  const hn::Rebind<hwy::bfloat16_t, D> halves;
+  if (n >= kLanes) {
+    return hn::PromoteTo(d, hn::LoadU(halves, reinterpret_cast<const hwy::bfloat16_t*>(p)));
+  }
+  hwy::bfloat16_t lanes[kLanes] = {};
+  std::memcpy(lanes, p, n * sizeof(*p));
+  return hn::PromoteTo(d, hn::LoadU(halves, lanes));
+}
+
 // One vector of c (and aux), at offset `at` and column j, from its finished chains.
-template <Epilogue kEpilogue>
+template <class Engine, Epilogue kEpilogue>
 HWY_INLINE void FinishVector(const MatmulArgs<>& args, V sum, int64_t at, int64_t j, int64_t n) {
   const D d;
   if (args.bias != nullptr) sum = hn::Add(sum, LoadFirst(d, args.bias + j, n));
@@ -305,10 +325,22 @@ HWY_INLINE void FinishVector(const MatmulArgs<>& args, V sum, int64_t at, int64_
     StoreFirst(y, d, args.aux + at, n);
     sum = hn::Mul(sum, dy);
   }
+  if constexpr (Engine::kRounds) {
+    if constexpr (kEpilogue == Epilogue::kGeluAndSlope) {
+      V y, dy;
+      GeluWithDerivative(d, sum, y, dy);
+      Engine::Store(dy, args.aux_bf16 + at, n);
+      sum = y;
+    }
+    if constexpr (kEpilogue == Epilogue::kTimes) {
+      sum = hn::Mul(sum, LoadBf16(args.aux_bf16 + at, n));
+    }
+    if (args.c_bf16 != nullptr) return Engine::Store(sum, args.c_bf16 + at, n);
+  }
   StoreFirst(sum, d, args.c + at, n);
 }
 
-template <Epilogue kEpilogue>
+template <class Engine, Epilogue kEpilogue>
 void FinishRows(const MatmulArgs<>& args, const float* sums, int64_t sums_row, int64_t i0,
                 int64_t rows, int64_t j0, int64_t columns) {
   const D d;
@@ -316,18 +348,21 @@ void FinishRows(const MatmulArgs<>& args, const float* sums, int64_t sums_row, i
     const int64_t at = (i0 + i) * args.ldc + j0;
     int64_t j = 0;
     for (; j + kLanes <= columns; j += kLanes) {
-      FinishVector<kEpilogue>(args, hn::LoadU(d, sums + j), at + j, j0 + j, kLanes);
+      FinishVector<Engine, kEpilogue>(args, hn::LoadU(d, sums + j), at + j, j0 + j, kLanes);
     }
     if (j == columns) continue;
-    FinishVector<kEpilogue>(args, hn::LoadU(d, sums + j), at + j, j0 + j, columns - j);
+    FinishVector<Engine, kEpilogue>(args, hn::LoadU(d, sums + j), at + j, j0 + j, columns - j);
   }
 }
 
 // Writes c (and aux) from the finished chains `sums` of rows i0.. and columns j0.. .
+template <class Engine>
 void Finish(const MatmulArgs<>& args, const float* sums, int64_t sums_row, int64_t i0, int64_t rows,
             int64_t j0, int64_t columns) {
-  constexpr std::array kBodies = {&FinishRows<Epilogue::kNone>, &FinishRows<Epilogue::kGelu>,
-                                  &FinishRows<Epilogue::kGeluBackward>};
+  constexpr std::array kBodies = {
+      &FinishRows<Engine, Epilogue::kNone>, &FinishRows<Engine, Epilogue::kGelu>,
+      &FinishRows<Engine, Epilogue::kGeluBackward>, &FinishRows<Engine, Epilogue::kGeluAndSlope>,
+      &FinishRows<Engine, Epilogue::kTimes>};
   kBodies[static_cast<int>(args.epilogue)](args, sums, sums_row, i0, rows, j0, columns);
 }
 
@@ -372,6 +407,22 @@ struct Block {
   int64_t shared_floats, own_floats;  // each thread has some of its own behind the shared ones
   int64_t step;                       // rows of A or columns of B of a piece
 };
+
+// What body(a) or body(b) returns, whichever type the operand has.
+template <class Engine, class Body>
+auto OfA(const MatmulArgs<>& args, const Body& body) {
+  if constexpr (Engine::kRounds) {
+    if (args.a_bf16 != nullptr) return body(args.a_bf16);
+  }
+  return body(args.a);
+}
+template <class Engine, class Body>
+auto OfB(const MatmulArgs<>& args, const Body& body) {
+  if constexpr (Engine::kRounds) {
+    if (args.b_bf16 != nullptr) return body(args.b_bf16);
+  }
+  return body(args.b);
+}
 
 // ---- B packed in few bits, back in words of an engine.
 
@@ -470,17 +521,21 @@ void PackB(const MatmulArgs<>& args, const Block& block, int64_t j, int64_t colu
   if (!args.packed.empty()) {
     return UnpackPanel<Engine>(args.packed, block.j0 + j, block.k0, block.K, kWidth, panel);
   }
-  const float* b = args.b + block.k0 * args.b_row + (block.j0 + j) * args.b_col;
-  Engine::Pack(b, args.b_col, args.b_row, columns, block.K, kWidth, panel,
-               args.b_col == block.K ? b + kWidth * block.K : nullptr);
+  OfB<Engine>(args, [&](const auto* b) {
+    b += block.k0 * args.b_row + (block.j0 + j) * args.b_col;
+    Engine::Pack(b, args.b_col, args.b_row, columns, block.K, kWidth, panel,
+                 args.b_col == block.K ? b + kWidth * block.K : nullptr);
+  });
 }
 
 template <class Engine>
 void PackA(const MatmulArgs<>& args, const Block& block, int64_t i, int64_t rows,
            float* HWY_RESTRICT panel) {
-  const float* a = args.a + (block.i0 + i) * args.a_row + block.k0 * args.a_col;
-  Engine::Pack(a, args.a_row, args.a_col, rows, block.K, kPanelRows, panel,
-               args.a_row == block.K ? a + kRows * block.K : nullptr);
+  OfA<Engine>(args, [&](const auto* a) {
+    a += (block.i0 + i) * args.a_row + block.k0 * args.a_col;
+    Engine::Pack(a, args.a_row, args.a_col, rows, block.K, kPanelRows, panel,
+                 args.a_row == block.K ? a + kRows * block.K : nullptr);
+  });
 }
 
 // C of rows i.. and columns j.. of the block from their panels.
@@ -491,8 +546,8 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
   const int64_t rows = std::min<int64_t>(kRows, block.M - i);
   const int64_t columns = std::min<int64_t>(kWidth, block.N - j);
   const int64_t i0 = block.i0 + i, j0 = block.j0 + j;
-  const bool plain =
-      args.bias == nullptr && args.residual == nullptr && args.epilogue == Epilogue::kNone;
+  const bool plain = args.bias == nullptr && args.residual == nullptr &&
+                     args.epilogue == Epilogue::kNone && args.c_bf16 == nullptr;
   const int64_t at = i0 * args.ldc + j0;
   TileArgs tile;
   tile.words = block.words;
@@ -510,13 +565,17 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
   std::array<Fetcher, 3> behind;
   int fetches = 0;
   tile.fetch[fetches++] = next;
-  for (const float* touched :
-       {static_cast<const float*>(args.c), static_cast<const float*>(args.aux), args.residual}) {
-    if (touched == nullptr) continue;
+  const auto fetch = [&](const auto* touched) {
+    if (touched == nullptr) return;
     Fetcher& fetcher = behind[fetches - 1] = Fetcher(touched + at, args.ldc, 1, rows, columns);
     fetcher.Allow(fetcher.lines());
     tile.fetch[fetches++] = &fetcher;
-  }
+  };
+  fetch(args.c);
+  fetch(args.aux);
+  fetch(args.residual);
+  fetch(args.c_bf16);
+  fetch(args.aux_bf16);
   RunTile<Engine, true>(rows, DivideUp(columns, kLanes), tile);
   if (in_place) return;
   MatmulArgs<> finish = args;
@@ -524,7 +583,7 @@ void ComputeTile(const MatmulArgs<>& args, const Block& block, int64_t i, int64_
     finish.bias = finish.residual = nullptr;
     finish.epilogue = Epilogue::kNone;
   }
-  Finish(finish, sums, kWidth, i0, rows, j0, columns);
+  Finish<Engine>(finish, sums, kWidth, i0, rows, j0, columns);
 }
 
 // Rows i.. of C, whose A is packed here, with all columns of the block.
@@ -535,8 +594,10 @@ void RowPiece(const MatmulArgs<>& args, const Block& block, int64_t i, float* HW
     PackA<Engine>(args, block, row, std::min<int64_t>(kRows, block.M - row),
                   own + (row - i) / kRows * panel);
   }
-  Fetcher next(args.a + (block.i0 + end) * args.a_row + block.k0 * args.a_col, args.a_row,
-               args.a_col, std::min(block.step, block.M - end), block.K);
+  Fetcher next = OfA<Engine>(args, [&](const auto* a) {
+    return Fetcher(a + (block.i0 + end) * args.a_row + block.k0 * args.a_col, args.a_row,
+                   args.a_col, std::min(block.step, block.M - end), block.K);
+  });
   const int64_t tiles = DivideUp(end - i, kRows) * DivideUp(block.N, kWidth);
   const int64_t lines = DivideUp(next.lines(), tiles);
   for (int64_t j = 0; j < block.N; j += kWidth) {
@@ -557,8 +618,10 @@ void ColumnPiece(const MatmulArgs<>& args, const Block& block, int64_t j, float*
                   own + (column - j) * block.words);
   }
   const int64_t columns = args.packed.empty() ? std::min(block.step, block.N - end) : 0;
-  Fetcher next(args.b + block.k0 * args.b_row + (block.j0 + end) * args.b_col, args.b_row,
-               args.b_col, block.K, columns);
+  Fetcher next = OfB<Engine>(args, [&](const auto* b) {
+    return Fetcher(b + block.k0 * args.b_row + (block.j0 + end) * args.b_col, args.b_row,
+                   args.b_col, block.K, columns);
+  });
   const int64_t tiles = DivideUp(end - j, kWidth) * DivideUp(block.M, kRows);
   const int64_t lines = DivideUp(next.lines(), tiles);
   for (int64_t i = 0; i < block.M; i += kRows) {
@@ -613,7 +676,8 @@ bool PackedMatmul(const MatmulArgs<>& args) {
   const auto [M, N, K] = std::array{args.M, args.N, args.K};
   const int64_t words = DivideUp(K, Engine::kPerWord);
   // c holds the unfinished sums between blocks of K, but a residual may be c itself.
-  const int64_t blocks = args.residual != nullptr ? 1 : DivideUp(words, kMaxDepth);
+  const bool whole = args.residual != nullptr || args.c_bf16 != nullptr;
+  const int64_t blocks = whole ? 1 : DivideUp(words, kMaxDepth);
   // Parts of a packed B are whole blocks.
   const int64_t unit = args.packed.empty() ? 1 : kBlockNumbers;
   const int64_t depth = RoundUp(DivideUp(words, blocks), unit);
@@ -698,21 +762,22 @@ struct DirectShape {
 template <class Engine>
 void PlaceA(const MatmulArgs<>& args, int64_t i0, int64_t rows, int64_t k, int64_t words,
             float* HWY_RESTRICT packed, TileArgs* tile) {
-  const float* a = args.a + i0 * args.a_row + k * args.a_col;
-  tile->a = a;
-  tile->a_row = args.a_row;
-  tile->a_col = args.a_col;
-  if constexpr (!Engine::kInPlace) {
+  if constexpr (Engine::kInPlace) {
+    tile->a = args.a + i0 * args.a_row + k * args.a_col;
+    tile->a_row = args.a_row;
+    tile->a_col = args.a_col;
+  } else {
     const int64_t K = std::min(words * Engine::kPerWord, args.K - k);
     tile->a = packed;
-    if (args.a_col == 1) {
-      tile->a_row = words;
+    tile->a_row = args.a_col == 1 ? words : 1;
+    tile->a_col = args.a_col == 1 ? 1 : RoundUp(rows, kLanes);
+    OfA<Engine>(args, [&](const auto* a) {
+      a += i0 * args.a_row + k * args.a_col;
+      if (args.a_col != 1) {
+        return Engine::Pack(a, args.a_row, args.a_col, rows, K, tile->a_col, packed);
+      }
       for (int64_t i = 0; i < rows; ++i) Engine::Line(a + i * args.a_row, K, packed + i * words);
-    } else {
-      tile->a_row = 1;
-      tile->a_col = RoundUp(rows, kLanes);
-      Engine::Pack(a, args.a_row, args.a_col, rows, K, tile->a_col, packed);
-    }
+    });
   }
 }
 
@@ -732,16 +797,19 @@ void PlaceB(const MatmulArgs<>& args, int64_t j, int64_t n, int64_t k, int64_t w
     tile->b_row = RoundUp(n, kLanes);
     return UnpackPanel<Engine>(args.packed, j, k, K, tile->b_row, strip);
   }
-  tile->b = args.b + k * args.b_row + j * args.b_col;
-  tile->b_row = args.b_row;
-  if (Engine::kInPlace && args.b_col == 1 && n % kLanes == 0) return;
-  // The next strip; dense rows of B follow each other.
-  const float* ahead = args.b_col == args.K ? args.b + (j + kWidth) * args.K + k * kWidth : nullptr;
-  const int64_t width = RoundUp(n, kLanes);
-  Engine::Pack(tile->b, args.b_col, args.b_row, n, std::min(words * Engine::kPerWord, args.K - k),
-               width, strip, ahead);
+  if (Engine::kInPlace && args.b_col == 1 && n % kLanes == 0) {
+    tile->b = args.b + k * args.b_row + j * args.b_col;
+    tile->b_row = args.b_row;
+    return;
+  }
   tile->b = strip;
-  tile->b_row = width;
+  tile->b_row = RoundUp(n, kLanes);
+  OfB<Engine>(args, [&](const auto* b) {
+    // The next strip; dense rows of B follow each other.
+    const auto* ahead = args.b_col == args.K ? b + (j + kWidth) * args.K + k * kWidth : nullptr;
+    Engine::Pack(b + k * args.b_row + j * args.b_col, args.b_col, args.b_row, n,
+                 std::min(words * Engine::kPerWord, args.K - k), tile->b_row, strip, ahead);
+  });
 }
 
 // Asks for the rows of B that follow those of a tile: it reads them in short runs, each on a page
@@ -808,7 +876,7 @@ void DirectPiece(const MatmulArgs<>& args, int64_t depth, int64_t i0, int64_t ro
     first = false;
     k += tile.words * Engine::kPerWord;
   } while (k < args.K);
-  Finish(args, sums, tile.out_row, i0, rows, j0, columns);
+  Finish<Engine>(args, sums, tile.out_row, i0, rows, j0, columns);
 }
 
 template <class Engine>

@@ -124,7 +124,7 @@ void ReorderTarget(const MatmulArgs<>& args, const float* from, std::span<const 
   std::vector<float> row(static_cast<size_t>(width));
   for (int64_t i = 0; i < args.M; ++i, from += args.N) {
     for (int64_t j = 0; j < args.N; ++j) row[j] = from[order[j]];
-    Finish(args, row.data(), width, i, 1, 0, args.N);
+    Finish<FloatEngine>(args, row.data(), width, i, 1, 0, args.N);
   }
 }
 

@@ -16,9 +16,6 @@ void MatmulBf16(const MatmulArgs<>& args);
 // With packed blocks alone.
 void MatmulInt8(const MatmulArgs<>& args);
 
-// Whether products of one row read a B that waits where it lies, at the memory's rate.
-bool ReadsRows(const PackedB& b, Arithmetic arithmetic);
-
 // Keeps the multiply-adders of one thread busy without touching memory; returns the floating-point
 // operations done. Their rate is the ceiling of every product.
 double MultiplyAdds(Arithmetic arithmetic, int64_t rounds);

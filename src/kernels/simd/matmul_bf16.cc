@@ -1,4 +1,6 @@
 // The product of operands rounded to bfloat16, summed in float32.
+#include <bit>
+
 #include "kernels/simd/matmul.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,6 +20,17 @@ namespace {
 struct PairEngine : Bf16Pairs {
   static constexpr bool kInPlace = false;
   static constexpr bool kPackedWords = true;
+  static constexpr bool kRounds = true;
+
+  // The first min(n, lanes) of x as bfloat16.
+  static HWY_INLINE void Store(V x, uint16_t* HWY_RESTRICT to, int64_t n) {
+    const hn::Half<D> half;
+    const auto halves = hn::LowerHalf(half, Round(x, x));
+    if (n >= kLanes) return hn::StoreU(halves, half, reinterpret_cast<float*>(to));
+    alignas(64) uint16_t lanes[kLanes];
+    hn::Store(halves, half, reinterpret_cast<float*>(lanes));
+    std::memcpy(to, lanes, n * sizeof(*to));
+  }
 
   // words[w] = (src[2w], src[2w + 1]) for 2w < K.
   static void Line(const float* src, int64_t K, float* HWY_RESTRICT words) {
@@ -30,6 +43,9 @@ struct PairEngine : Bf16Pairs {
     const V high = K - k > kLanes ? LoadFirst(d, src + k + kLanes, K - k - kLanes) : hn::Zero(d);
     StoreFirst(Round(LoadFirst(d, src + k, K - k), high), d, words + k / 2, DivideUp(K - k, 2));
   }
+  static void Line(const uint16_t* src, int64_t K, float* HWY_RESTRICT words) {
+    std::memcpy(words, src, K * sizeof(*src));
+  }
 
   static void Pack(const float* src, int64_t step, int64_t k_step, int64_t count, int64_t K,
                    int64_t width, float* HWY_RESTRICT panel, const float* = nullptr) {
@@ -38,6 +54,14 @@ struct PairEngine : Bf16Pairs {
     } else {
       PackColumns(src, step, count, K, width, panel);
     }
+  }
+
+  // The same from bfloat16. Along the lines they are words as they lie.
+  static void Pack(const uint16_t* src, int64_t step, int64_t k_step, int64_t count, int64_t K,
+                   int64_t width, float* HWY_RESTRICT panel, const uint16_t* ahead = nullptr) {
+    if (step == 1) return PackRows(src, k_step, count, K, width, panel);
+    FloatEngine::Pack(reinterpret_cast<const float*>(src), step / 2, 1, count, K / 2, width, panel,
+                      reinterpret_cast<const float*>(ahead));
   }
 
  private:
@@ -52,6 +76,21 @@ struct PairEngine : Bf16Pairs {
         if (n < count) low = LoadFirst(d, row + n, count - n);
         if (n < count && k + 1 < K) high = LoadFirst(d, row + k_step + n, count - n);
         hn::StoreU(Interleave(low, high), d, panel + n);
+      }
+    }
+  }
+
+  static void PackRows(const uint16_t* src, int64_t k_step, int64_t count, int64_t K, int64_t width,
+                       float* HWY_RESTRICT panel) {
+    for (int64_t k = 0; k < K; k += 2, panel += width) {
+      const uint16_t* low = src + k * k_step;
+      const __mmask16 second = k + 1 < K ? 0xffff : 0;
+      for (int64_t n = 0; n < width; n += kLanes) {
+        const auto some = static_cast<__mmask16>((1u << std::clamp<int64_t>(count - n, 0, 16)) - 1);
+        const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, low + n));
+        const __m512i b =
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some & second, low + k_step + n));
+        _mm512_storeu_si512(panel + n, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
       }
     }
   }
@@ -117,7 +156,7 @@ bool RowProduct(const MatmulArgs<>& args) {
       const bool all = panel + kRowPanels <= end;
       const int64_t j = panel * kPanelColumns, count = all ? kRowPanels : 1;
       all ? RowTile<kRowPanels>(b, panel, a, sums) : RowTile<1>(b, panel, a, sums);
-      Finish(args, sums, 0, 0, 1, j, std::min(count * kPanelColumns, args.N - j));
+      Finish<PairEngine>(args, sums, 0, 0, 1, j, std::min(count * kPanelColumns, args.N - j));
       panel += count;
     }
   });
@@ -167,6 +206,7 @@ struct RoundedEngine {
   static constexpr int64_t kPerWord = 1;
   static constexpr bool kInPlace = false;
   static constexpr bool kPackedWords = false;
+  static constexpr bool kRounds = true;
 
   static HWY_INLINE V MulAdd(V a, V b, V sum) { return hn::MulAdd(a, b, sum); }
 
@@ -182,6 +222,13 @@ struct RoundedEngine {
     return hn::And(out, hn::BitCast(d, upper));
   }
 
+  static HWY_INLINE void Store(V x, uint16_t* HWY_RESTRICT to, int64_t n) {
+    const hn::RebindToUnsigned<D> du;
+    alignas(64) uint32_t words[kLanes];
+    hn::Store(hn::BitCast(du, Round(x)), du, words);
+    for (int64_t i = 0; i < std::min<int64_t>(n, kLanes); ++i) to[i] = words[i] >> 16;
+  }
+
   // `words` may be src.
   static void Line(const float* src, int64_t K, float* words) {
     for (int64_t k = 0; k < K; k += kLanes) {
@@ -193,6 +240,22 @@ struct RoundedEngine {
                    int64_t width, float* HWY_RESTRICT panel, const float* ahead = nullptr) {
     FloatEngine::Pack(src, step, k_step, count, K, width, panel, ahead);
     Line(panel, K * width, panel);
+  }
+
+  // The same from bfloat16.
+  static void Line(const uint16_t* src, int64_t K, float* HWY_RESTRICT words) {
+    for (int64_t k = 0; k < K; k += kLanes) {
+      StoreFirst(LoadBf16(src + k, K - k), D(), words + k, K - k);
+    }
+  }
+  static void Pack(const uint16_t* src, int64_t step, int64_t k_step, int64_t count, int64_t K,
+                   int64_t width, float* HWY_RESTRICT panel, const uint16_t* = nullptr) {
+    for (int64_t k = 0; k < K; ++k) {
+      for (int64_t n = 0; n < width; ++n) {
+        const uint32_t bits = n < count ? src[n * step + k * k_step] : 0u;
+        panel[k * width + n] = std::bit_cast<float>(bits << 16);
+      }
+    }
   }
 };
 
@@ -210,13 +273,6 @@ void MatmulBf16Target(const MatmulArgs<>& args) {
   Multiply<RoundedEngine>(args);
 }
 
-bool ReadsWordsTarget([[maybe_unused]] const PackedB& b) {
-#if HWY_TARGET == HWY_AVX3
-  if (PairEngine::Supported()) return IsInWords(b);
-#endif
-  return false;
-}
-
 double MultiplyAddsBf16Target(int64_t rounds) {
 #if HWY_TARGET == HWY_AVX3
   if (PairEngine::Supported()) return MultiplyAdds<PairEngine>(rounds);
@@ -231,13 +287,9 @@ HWY_AFTER_NAMESPACE();
 namespace heed::simd {
 
 HWY_EXPORT(MatmulBf16Target);
-HWY_EXPORT(ReadsWordsTarget);
 HWY_EXPORT(MultiplyAddsBf16Target);
 
 void MatmulBf16(const MatmulArgs<>& args) { HWY_DYNAMIC_DISPATCH(MatmulBf16Target)(args); }
-bool ReadsRows(const PackedB& b, Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kBf16 && HWY_DYNAMIC_DISPATCH(ReadsWordsTarget)(b);
-}
 double MultiplyAddsBf16(int64_t rounds) {
   return HWY_DYNAMIC_DISPATCH(MultiplyAddsBf16Target)(rounds);
 }

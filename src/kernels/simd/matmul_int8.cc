@@ -224,7 +224,7 @@ void WholeProduct(const MatmulArgs<>& args, const WholeRows<typename DotEngine::
       for (int64_t i = 0; i < args.M; i += kDotRows) {
         const int64_t rows = std::min<int64_t>(kDotRows, args.M - i);
         kTiles[(rows - 1) * kVectors + vectors - 1](b, waits ? j - begin : j, a, i, sums);
-        Finish(args, sums, kWidth, i, rows, j, n);
+        Finish<FloatEngine>(args, sums, kWidth, i, rows, j, n);
       }
     }
   });

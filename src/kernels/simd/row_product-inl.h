@@ -87,7 +87,7 @@ void DenseRowProduct(const MatmulArgs<>& args) {
     const int64_t end = std::min(args.N, (piece + 1) * columns);
     for (int64_t j = piece * columns; j < end; j += kRowColumns) {
       DenseRowTile<Row>(args, j, sums);
-      Finish(args, sums, 0, 0, 1, j, std::min<int64_t>(kRowColumns, end - j));
+      Finish<FloatEngine>(args, sums, 0, 0, 1, j, std::min<int64_t>(kRowColumns, end - j));
     }
   });
 }

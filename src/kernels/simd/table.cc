@@ -42,6 +42,7 @@ const Kernels& SimdKernels() {
       .dropout = simd::Dropout,
       .add = simd::Add,
       .column_sum = simd::ColumnSum,
+      .column_sum_bf16 = simd::ColumnSumBf16,
       .sum_squares = simd::SumSquares,
       .adamw = simd::Adamw,
       .narrow = simd::Narrow,
