@@ -15,8 +15,8 @@ struct Factor {
   const float* floats = nullptr;
   const uint16_t* bf16 = nullptr;
 
-  Factor(const float* floats) : floats(floats) {}  // NOLINT(google-explicit-constructor)
-  Factor(const uint16_t* bf16) : bf16(bf16) {}     // NOLINT(google-explicit-constructor)
+  Factor(const float* values) : floats(values) {}   // NOLINT(google-explicit-constructor)
+  Factor(const uint16_t* values) : bf16(values) {}  // NOLINT(google-explicit-constructor)
 };
 
 struct Linear {
