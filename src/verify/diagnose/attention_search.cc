@@ -552,15 +552,17 @@ AttentionSearch::Glance AttentionSearch::GlanceAt(const AttentionRecipe& recipe,
     // Scores may have been saved behind the mask.
     const bool few = !looked_at_.empty() && tensor.stage != Stage::kScores;
     if (const auto ours = few ? replay_.Glance(recipe, tensor.stage) : nullptr) {
-      double apart = 0;
-      for (size_t at = 0; at < ours->size(); ++at) {
+      residual = Residual(looked_at_[i], *ours);
+      // A hole in the cache is one key more.
+      const bool alike = ours->size() == looked_at_[i].size();
+      double apart = alike ? 0 : kInfinity;
+      for (size_t at = 0; at < ours->size() && alike; ++at) {
         const double d = Distance(looked_at_[i][at], (*ours)[at]);
         apart += d * d;
       }
       apart = std::sqrt(apart);
       // ‖theirs − ours‖ is at least `apart`, and ‖ours‖ at most ‖theirs‖ and it.
       least = std::isfinite(apart) ? apart / (sizes_[i] + apart) : apart;
-      residual = Residual(looked_at_[i], *ours);
     } else if (tensor.stage < Stage::kScores) {
       // Most recipes share it with the one before.
       const auto same = replay_.Tensor(recipe, tensor.stage);
