@@ -119,9 +119,11 @@ std::string WrapCommand(std::string_view line, size_t width) {
 
 std::string HelpText(const Command& command, const Options& options, size_t width) {
   const std::string name(command.name);
+  std::string explanation(command.explanation);
+  if (command.more != nullptr) explanation += " " + command.more();
   std::string text = Wrap("heed " + name + ": " + std::string(command.summary), width, 0) + "\n\n" +
                      Wrap("Usage: heed " + name + " " + options.Usage(), width, 2) + "\n\n" +
-                     Wrap(command.explanation, width, 0) + "\n\nExample:\n";
+                     Wrap(explanation, width, 0) + "\n\nExample:\n";
   for (std::string_view rest = command.example; !rest.empty();) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     text += WrapCommand(rest.substr(0, end), width) + "\n";

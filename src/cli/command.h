@@ -48,9 +48,10 @@ using CommandBody = std::function<Result<Verdict>(Session&)>;
 
 struct Command {
   std::string_view name;
-  std::string_view summary;      // one line, for `heed --help`
-  std::string_view explanation;  // sentences, for the command's own help
-  std::string_view example;      // command lines, for the same
+  std::string_view summary;         // one line, for `heed --help`
+  std::string_view explanation;     // sentences, for the command's own help
+  std::string (*more)() = nullptr;  // its last sentence, where making it takes time
+  std::string_view example;         // command lines, for the same
   bool takes_reference = false;
   bool takes_overwrite = false;
   // Binds the command's settings to options and returns what runs once they are read; the body

@@ -603,17 +603,12 @@ std::string StandsFor(const std::function<void(ModelConfig*, TrainSettings*)>& a
   return options;
 }
 
-std::string Explanation() {
+std::string SettingsOfNames() {
   const auto of_task = [](const char* name) {
     return StandsFor(
         [&](ModelConfig* model, TrainSettings* train) { ApplyTask({name}, model, train); });
   };
-  return "Trains from nothing, or from --init MODEL, on text files, folders or a built-in task, "
-         "and leaves a model's folder with its curves (metrics.jsonl), settings (config.toml) and "
-         "checkpoint. The text's tail is held out; both parts need block_size + 1 tokens. Ctrl-C "
-         "saves; --resume FOLDER goes on as if never stopped. Presets: femto, pico, gpt-nano, "
-         "gpt-micro, gpt-mini, gopher-44m, gpt2 and larger, shakespeare-cpu, shakespeare. Some "
-         "names bring settings, which options change: builtin:stories " +
+  return "Some names bring settings, which options change: builtin:stories " +
          of_task("builtin:stories") + "; builtin:adder " + of_task("builtin:adder") +
          "; --recipe fast " + StandsFor([](ModelConfig* model, TrainSettings* train) {
            [[maybe_unused]] const Status known = ApplyRecipe("fast", model, train);
@@ -624,11 +619,16 @@ std::string Explanation() {
 }  // namespace
 
 Command TrainCommand() {
-  static const std::string kExplanation = Explanation();
   Command command;
   command.name = "train";
   command.summary = "train a GPT on text";
-  command.explanation = kExplanation;
+  command.explanation =
+      "Trains from nothing, or from --init MODEL, on text files, folders or a built-in task, and "
+      "leaves a model's folder with its curves (metrics.jsonl), settings (config.toml) and "
+      "checkpoint. The text's tail is held out; both parts need block_size + 1 tokens. Ctrl-C "
+      "saves; --resume FOLDER goes on as if never stopped. Presets: femto, pico, gpt-nano, "
+      "gpt-micro, gpt-mini, gopher-44m, gpt2 and larger, shakespeare-cpu, shakespeare.";
+  command.more = SettingsOfNames;
   command.example =
       "heed train input.txt --preset shakespeare-cpu --out runs/first\n"
       "heed train --resume runs/first\n"

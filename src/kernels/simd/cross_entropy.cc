@@ -82,7 +82,7 @@ void CrossEntropyColumns(const CrossEntropyArgs<>& args, int64_t first, size_t c
   const size_t V = args.V, N = hn::Lanes(d);
   float* logits = args.logits + first * args.V;
   const int32_t* targets = args.targets + first;
-  HWY_ALIGN float x[kNarrow * kMaxLanes], maxima[kMaxLanes], sums[kMaxLanes];
+  HWY_ALIGN float x[kShortRow * kMaxLanes], maxima[kMaxLanes], sums[kMaxLanes];
   ReadColumns(logits, count, V, x);
   FloatVec max = Set(-std::numeric_limits<float>::infinity()), sum = hn::Zero(d);
   for (size_t c = 0; c < V; ++c) max = hn::Max(max, hn::Load(d, x + c * N));
@@ -117,7 +117,7 @@ void CrossEntropyColumns(const CrossEntropyArgs<>& args, int64_t first, size_t c
 void CrossEntropy(const CrossEntropyArgs<>& args) {
   const Split split = SplitRows(args.rows, args.V);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
-    if (args.V <= static_cast<int64_t>(kNarrow)) {
+    if (args.V <= static_cast<int64_t>(kShortRow)) {
       const int64_t begin = split.begin(piece);
       return ForVectors(split.length(piece), [&](size_t i, auto lanes) HWY_ATTR {
         CrossEntropyColumns(args, begin + i, lanes.count());

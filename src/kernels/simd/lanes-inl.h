@@ -118,7 +118,7 @@ HWY_INLINE void SumVectors(size_t n, double* sums, const Body& body) {
 // ---- Narrow rows: one row in each lane, so that a few channels still fill the vectors.
 
 // Rows of up to this many numbers are worth turning.
-inline constexpr size_t kNarrow = 16;
+inline constexpr size_t kShortRow = 16;
 
 // columns[c·N + l] = rows[l·C + c] for `count` <= N dense rows of C numbers; the lanes from count
 // on repeat the last row.

@@ -31,6 +31,7 @@
 #include "base/buffer.h"
 #include "base/parallel.h"
 #include "kernels/args.h"
+#include "kernels/simd/lanes-inl.h"
 #include "kernels/simd/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -301,14 +302,7 @@ struct FloatEngine {
 
 // The first min(n, lanes) bfloat16 at p, the rest 0; nothing beyond them is read.
 HWY_INLINE V LoadBf16(const uint16_t* HWY_RESTRICT p, int64_t n) {
-  const D d;
-  const hn::Rebind<hwy::bfloat16_t, D> halves;
-  if (n >= kLanes) {
-    return hn::PromoteTo(d, hn::LoadU(halves, reinterpret_cast<const hwy::bfloat16_t*>(p)));
-  }
-  hwy::bfloat16_t lanes[kLanes] = {};
-  std::memcpy(lanes, p, n * sizeof(*p));
-  return hn::PromoteTo(d, hn::LoadU(halves, lanes));
+  return n >= kLanes ? Whole().Load(p) : Part{static_cast<size_t>(n)}.Load(p);
 }
 
 // One vector of c (and aux), at offset `at` and column j, from its finished chains.

@@ -144,7 +144,7 @@ void NarrowForward(const NormArgs<>& args) {
     const FloatTag d;
     const size_t C = args.C, N = hn::Lanes(d);
     const FloatVec width = Set(static_cast<float>(C));
-    HWY_ALIGN float x[kNarrow * kMaxLanes];
+    HWY_ALIGN float x[kShortRow * kMaxLanes];
     ReadColumns(args.x + r * C, lanes.count(), C, x);
     if (!args.rms) {
       const FloatVec mean = hn::Div(SumColumns(x, C), width);
@@ -166,7 +166,7 @@ void NarrowForward(const NormArgs<>& args) {
 void NarrowApply(const NormArgs<>& args) {
   ForRowLanes(args, [&](int64_t r, auto lanes) HWY_ATTR {
     const size_t C = args.C;
-    HWY_ALIGN float x[kNarrow * kMaxLanes];
+    HWY_ALIGN float x[kShortRow * kMaxLanes];
     ReadColumns(args.x + r * C, lanes.count(), C, x);
     if (!args.rms) Centre(x, C, lanes.Load(args.mean + r));
     ApplyColumns(args, r, lanes, lanes.Load(args.rstd + r), x);
@@ -174,7 +174,7 @@ void NarrowApply(const NormArgs<>& args) {
 }
 
 void NormForward(const NormArgs<>& args) {
-  if (args.C <= static_cast<int64_t>(kNarrow)) return NarrowForward(args);
+  if (args.C <= static_cast<int64_t>(kShortRow)) return NarrowForward(args);
   ForRows(args, [&](int64_t first, int64_t count) {
     const int64_t C = args.C;
     const float* x = args.x + first * C;
@@ -193,7 +193,7 @@ void NormForward(const NormArgs<>& args) {
 }
 
 void NormApply(const NormArgs<>& args) {
-  if (args.C <= static_cast<int64_t>(kNarrow)) return NarrowApply(args);
+  if (args.C <= static_cast<int64_t>(kShortRow)) return NarrowApply(args);
   ForRows(args, [&](int64_t first, int64_t count) {
     const int64_t C = args.C;
     const float* x = args.x + first * C;
@@ -274,7 +274,7 @@ HWY_INLINE void AddGradientColumns(const NormArgs<>& args, int64_t r, Lanes lane
   const FloatTag d;
   const size_t C = args.C, N = hn::Lanes(d), count = lanes.count();
   const FloatVec width = Set(static_cast<float>(C));
-  HWY_ALIGN float x[kNarrow * kMaxLanes], dy[kNarrow * kMaxLanes], dx[kNarrow * kMaxLanes];
+  HWY_ALIGN float x[kShortRow * kMaxLanes], dy[kShortRow * kMaxLanes], dx[kShortRow * kMaxLanes];
   ReadColumns(args.x + r * C, count, C, x);
   ReadColumns(args.dy + r * C, count, C, dy);
   ReadColumns(args.dx + r * C, count, C, dx);
@@ -306,7 +306,7 @@ HWY_INLINE void AddGradientColumns(const NormArgs<>& args, int64_t r, Lanes lane
 void NarrowGradients(const NormArgs<>& args, int64_t begin, int64_t rows, float* sums) {
   const FloatTag d;
   const size_t C = args.C, N = hn::Lanes(d);
-  HWY_ALIGN float lane_sums[2 * kNarrow * kMaxLanes] = {};
+  HWY_ALIGN float lane_sums[2 * kShortRow * kMaxLanes] = {};
   ForVectors(rows, [&](size_t i, auto lanes) HWY_ATTR {
     AddGradientColumns(args, begin + i, lanes, lane_sums, lane_sums + C * N);
   });
@@ -334,7 +334,7 @@ void NormBackward(const NormArgs<>& args) {
   std::fill(sums, sums + 2 * C, 0.0f);
   ParallelFor(split.pieces, [&](int64_t piece) HWY_ATTR {
     float* dgain = sums + piece * 2 * C;
-    if (C <= static_cast<int64_t>(kNarrow)) {
+    if (C <= static_cast<int64_t>(kShortRow)) {
       return NarrowGradients(args, split.begin(piece), split.length(piece), dgain);
     }
     float* dbias = dgain + C;

@@ -536,8 +536,7 @@ void AttentionSearch::ChooseRows(const AttentionRecipe& right) {
   std::vector<int64_t> rows = {most, most == T - 1 ? T / 2 : T - 1};
   for (const TheirTensor& tensor : dump_.theirs) {
     looked_at_.push_back(RowsAt(rows, T, tensor.shape.back(), tensor.values));
-    sizes_.push_back(RootMeanSquare(tensor.values) *
-                     std::sqrt(static_cast<double>(tensor.values.size())));
+    sizes_.push_back(EuclideanNorm(tensor.values));
   }
   replay_.LookAt(std::move(rows));
 }
@@ -553,16 +552,7 @@ AttentionSearch::Glance AttentionSearch::GlanceAt(const AttentionRecipe& recipe,
     const bool few = !looked_at_.empty() && tensor.stage != Stage::kScores;
     if (const auto ours = few ? replay_.Glance(recipe, tensor.stage) : nullptr) {
       residual = Residual(looked_at_[i], *ours);
-      // A hole in the cache is one key more.
-      const bool alike = ours->size() == looked_at_[i].size();
-      double apart = alike ? 0 : kInfinity;
-      for (size_t at = 0; at < ours->size() && alike; ++at) {
-        const double d = Distance(looked_at_[i][at], (*ours)[at]);
-        apart += d * d;
-      }
-      apart = std::sqrt(apart);
-      // ‖theirs − ours‖ is at least `apart`, and ‖ours‖ at most ‖theirs‖ and it.
-      least = std::isfinite(apart) ? apart / (sizes_[i] + apart) : apart;
+      least = LeastResidual(looked_at_[i], *ours, sizes_[i]);
     } else if (tensor.stage < Stage::kScores) {
       // Most recipes share it with the one before.
       const auto same = replay_.Tensor(recipe, tensor.stage);
@@ -579,11 +569,15 @@ AttentionSearch::Glance AttentionSearch::GlanceAt(const AttentionRecipe& recipe,
   return glance;
 }
 
+// Of what seems hopeless, that of the glance.
+double AttentionSearch::ResidualBehind(const Glance& glance, const AttentionRecipe& recipe) {
+  return glance.least > MostFloor() ? glance.residual : ResidualOf(recipe);
+}
+
 void AttentionSearch::Judge(AttentionHypothesis* hypothesis) {
   const Glance glance = GlanceAt(hypothesis->recipe, false);
-  const bool hopeless = glance.least > MostFloor();
   hypothesis->reproduced = glance.reproduced;
-  hypothesis->residual = hopeless ? glance.residual : ResidualOf(hypothesis->recipe);
+  hypothesis->residual = ResidualBehind(glance, hypothesis->recipe);
 }
 
 NoiseFloor AttentionSearch::FloorOf(const AttentionRecipe& recipe) {
@@ -647,8 +641,7 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
     return recipe;
   };
   Minimum found = Minimise(fit, 0.3 * std::min(base.residual, 1.0), [&](double number) {
-    const Glance glance = GlanceAt(with(number), true);
-    return glance.least > MostFloor() ? glance.residual : ResidualOf(with(number));
+    return ResidualBehind(GlanceAt(with(number), true), with(number));
   });
   AttentionHypothesis fitted = base;
   fitted.faults.push_back(fault);

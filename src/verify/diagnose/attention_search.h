@@ -78,6 +78,7 @@ class AttentionSearch {
   double ResidualOf(const AttentionRecipe& recipe);
   void ChooseRows(const AttentionRecipe& right);
   Glance GlanceAt(const AttentionRecipe& recipe, bool to_the_end);
+  double ResidualBehind(const Glance& glance, const AttentionRecipe& recipe);
   void Judge(AttentionHypothesis* hypothesis);
   double Unit() const;
   double MostFloor() const;

@@ -1,7 +1,6 @@
 #include "verify/diagnose/model_screen.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -14,12 +13,6 @@ namespace {
 constexpr int64_t kFewRows = 2, kSomeRows = 8;
 // Of a large vocabulary.
 constexpr int64_t kColumns = 1024;
-
-double EuclideanNorm(const std::vector<double>& values) {
-  double squares = 0;
-  for (const double x : values) squares += std::isfinite(x) ? x * x : 0;
-  return std::sqrt(squares);
-}
 
 // The columns, rising, where n rows of `ours` differ most from theirs, both [n, V].
 std::vector<int64_t> FarthestColumns(std::span<const double> theirs, std::span<const double> ours,
@@ -67,14 +60,7 @@ std::vector<std::function<double(const ModelRecipe&)>> BoundsOf(ModelReplay* rep
     bounds.push_back([=, norm = EuclideanNorm(theirs)](const ModelRecipe& recipe) {
       const std::optional<std::vector<double>> ours = replay->Beginning(recipe, rows);
       if (!ours) return 0.0;
-      double squares = 0;
-      for (size_t i = 0; i < ours->size(); ++i) {
-        const double d = Distance(seen[i], (*ours)[i]);
-        squares += d * d;
-      }
-      // ‖theirs − ours‖ is at least `apart`, and ‖ours‖ at most ‖theirs‖ and it.
-      const double apart = std::sqrt(squares);
-      return std::isfinite(apart) ? apart / (norm + apart) : apart;
+      return LeastResidual(std::span(seen).first(ours->size()), *ours, norm);
     });
   }
   return bounds;

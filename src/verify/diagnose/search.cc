@@ -13,6 +13,12 @@ constexpr double kCoarse = 1e-5;  // between the noise of storage in 32 and in 1
 
 double Square(double x) { return std::isfinite(x) ? x * x : 0; }
 
+double SumOfSquares(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += Square(value);
+  return sum;
+}
+
 bool Contains(const std::vector<std::string>& faults, const std::string& fault) {
   return std::ranges::find(faults, fault) != faults.end();
 }
@@ -31,10 +37,23 @@ double Distance(double a, double b) {
   return std::isfinite(distance) ? distance : kInfinity;
 }
 
+double EuclideanNorm(std::span<const double> values) { return std::sqrt(SumOfSquares(values)); }
+
 double RootMeanSquare(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += Square(value);
-  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
+  if (values.empty()) return 0;
+  return std::sqrt(SumOfSquares(values) / static_cast<double>(values.size()));
+}
+
+double LeastResidual(std::span<const double> theirs, std::span<const double> ours, double size) {
+  if (theirs.size() != ours.size()) return kInfinity;
+  double squares = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double d = Distance(theirs[i], ours[i]);
+    squares += d * d;
+  }
+  // ‖theirs − ours‖ is at least `apart`, and ‖ours‖ at most ‖theirs‖ and it.
+  const double apart = std::sqrt(squares);
+  return std::isfinite(apart) ? apart / (size + apart) : apart;
 }
 
 double Residual(std::span<const double> theirs, std::span<const double> ours) {

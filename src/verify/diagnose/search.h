@@ -20,7 +20,12 @@ double Distance(double a, double b);
 double Residual(std::span<const double> theirs, std::span<const double> ours);
 
 // Of those that are finite; 0 for none.
+double EuclideanNorm(std::span<const double> values);
 double RootMeanSquare(std::span<const double> values);
+
+// What a part of theirs, of which the whole is `size` long, leaves of Residual at the least;
+// infinite where the parts are of different lengths.
+double LeastResidual(std::span<const double> theirs, std::span<const double> ours, double size);
 
 // What `ours` must be multiplied by to become theirs to `floor`; nothing where no factor does.
 std::optional<double> FactorBetween(std::span<const double> theirs, std::span<const double> ours,
