@@ -183,10 +183,10 @@ class Batch {
       Pass pass = model_->NewPass(1, std::min(chunk, length - at));
       std::vector<KeyValueCache> layers;
       if (cached) layers = cache_->Extend(r, 1, pass.T, &pass.offsets);
+      const bool more = at + pass.T < length;
+      pass.first_output = more ? pass.T : pass.T - 1;
       const float* x = model_->Forward(pass, text.data() + at, activations_.get(), layers);
-      if (at + pass.T < length) continue;
-      const int64_t C = model_->config().n_embd;
-      model_->Logits(pass, x + (pass.T - 1) * C, 1, activations_.get(), &logits_[r * vocab_]);
+      if (!more) model_->Logits(pass, x, 1, activations_.get(), &logits_[r * vocab_]);
     }
   }
 

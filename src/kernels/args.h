@@ -126,8 +126,8 @@ struct AttentionArgs {
   int64_t B = 0, T_ = 0, S = 0, H = 0, Hkv = 0, D = 0;
   T scale = 0;         // usually 1 / sqrt(D)
   int64_t window = 0;  // keys each query sees, itself included; 0 for all
-  // With kBf16 a kernel may round the factors of products: q, k, v, dz, weights and their
-  // gradients.
+  // Other than in kF32 a kernel may round the factors of products to bfloat16: q, k, v, dz, weights
+  // and their gradients.
   Arithmetic arithmetic = Arithmetic::kF32;
   DropoutArgs dropout;
   const int32_t* lengths = nullptr;  // [B]: S of each sequence, in place of S, or null

@@ -197,9 +197,12 @@ const float* Gpt::Forward(const Pass& pass, const int32_t* tokens, Activations* 
                           std::span<const KeyValueCache> caches) const {
   embedding_.Forward(pass, tokens, activations->embedded_);
   const float* x = activations->embedded_;
+  if (blocks_.empty()) return x + pass.first_output * config_.n_embd;
+  Pass whole = pass;
+  whole.first_output = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    blocks_[i].Forward(pass, x, activations->blocks_[i], activations->scratch_,
-                       caches.empty() ? nullptr : &caches[i]);
+    blocks_[i].Forward(i + 1 < blocks_.size() ? whole : pass, x, activations->blocks_[i],
+                       activations->scratch_, caches.empty() ? nullptr : &caches[i]);
     x = activations->blocks_[i].output;
   }
   return x;

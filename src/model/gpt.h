@@ -81,7 +81,8 @@ class Gpt {
   Pass NewPass(int64_t B, int64_t T) const;
 
   // Runs the blocks on tokens [B, T], each in [0, vocab_size); with caches (one for each layer),
-  // behind the positions that they hold. Returns the residual stream [B, T, C] before the head.
+  // behind the positions that they hold. Returns the residual stream [B, T, C] before the head,
+  // from pass.first_output on.
   const float* Forward(const Pass& pass, const int32_t* tokens, Activations* activations,
                        std::span<const KeyValueCache> caches = {}) const;
   // logits [rows, V] of the given rows [rows, C] of the residual stream.

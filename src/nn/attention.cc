@@ -36,26 +36,30 @@ void Attention::PlanState(Plan* plan, const std::string& name, int64_t B, int64_
             Lifetime::kScratch);
 }
 
-void Attention::Rotate(const Pass& pass, float* qkv_rows, bool inverse) const {
+void Attention::Rotate(const Pass& pass, float* heads, int64_t count, int64_t first,
+                       bool inverse) const {
   if (rope == nullptr) return;
-  // Queries and keys lie next to each other: one pass over H + Hkv heads.
-  RopeArgs<> args{pass.B, pass.T, n_head + n_kv_head, head_dim, rope->half, interleaved, inverse};
-  args.x = qkv_rows;
+  RopeArgs<> args{pass.B, pass.T - first, count, head_dim, rope->half, interleaved, inverse};
+  args.x = heads + first * qkv_width();
   args.row = qkv_width();
   args.cos = rope->cos.data();
   args.sin = rope->sin.data();
   args.offsets = pass.offsets;
+  if (first > 0) {
+    args.offset = first + (pass.offsets == nullptr ? 0 : pass.offsets[0]);
+    args.offsets = nullptr;
+  }
   pass.kernels->rope(args);
 }
 
 AttentionArgs<> Attention::Args(const Pass& pass, const State& state) const {
-  AttentionArgs<> args{pass.B, pass.T, pass.T, n_head, n_kv_head, head_dim};
+  const int64_t first = pass.first_output;
+  AttentionArgs<> args{pass.B, pass.T - first, pass.T, n_head, n_kv_head, head_dim};
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
   args.window = window;
-  // Inference keeps the bits of chunks and of a cache.
-  if (pass.training) args.arithmetic = pass.arithmetic;
+  args.arithmetic = pass.arithmetic;
   args.dropout = pass.Dropout(dropout_site);
-  args.q = state.qkv;
+  args.q = state.qkv + first * qkv_width();
   args.q_row = qkv_width();
   args.q_batch = pass.T * args.q_row;
   args.k = state.qkv + q_width();
@@ -91,11 +95,21 @@ void Append(const Pass& pass, const Attention& a, const float* qkv, const KeyVal
 void Attention::Forward(const Pass& pass, const float* x, const State& state,
                         const KeyValueCache* cache, const float* residual, float* y) const {
   int64_t column = first_column();
+  const int64_t first = pass.first_output;
   for (const Linear& part : qkv) {
-    part.Forward(pass, x, pass.rows(), {state.qkv + column, qkv_width()});
+    // Queries of their own are projected for the outputs alone.
+    const int64_t row = column == 0 && qkv.size() > 1 ? first : 0;
+    part.Forward(pass, x + row * C, pass.rows() - row,
+                 {state.qkv + row * qkv_width() + column, qkv_width()});
     column += part.out;
   }
-  Rotate(pass, state.qkv, /*inverse=*/false);
+  if (first == 0) {
+    // Queries and keys lie next to each other: one pass over H + Hkv heads.
+    Rotate(pass, state.qkv, n_head + n_kv_head, 0, /*inverse=*/false);
+  } else {
+    Rotate(pass, state.qkv, n_head, first, /*inverse=*/false);
+    Rotate(pass, state.qkv + q_width(), n_kv_head, 0, /*inverse=*/false);
+  }
   AttentionArgs<> args = Args(pass, state);
   if (cache != nullptr) {
     Append(pass, *this, state.qkv, *cache);
@@ -108,7 +122,7 @@ void Attention::Forward(const Pass& pass, const float* x, const State& state,
     args.lengths = cache->lengths;
   }
   pass.kernels->attention_forward(args);
-  ProjectToResidual(pass, proj, dropout_site + 1, state.z, residual, y);
+  ProjectToResidual(pass.Outputs(), proj, dropout_site + 1, state.z, residual, y);
 }
 
 void Attention::Backward(const Pass& pass, const float* x, const State& state,
@@ -121,7 +135,7 @@ void Attention::Backward(const Pass& pass, const float* x, const State& state,
   args.dk = args.dq + q_width();
   args.dv = args.dk + kv_width();
   pass.kernels->attention_backward(args);
-  Rotate(pass, scratch.dqkv, /*inverse=*/true);
+  Rotate(pass, scratch.dqkv, n_head + n_kv_head, 0, /*inverse=*/true);
   int64_t column = first_column();
   for (const Linear& part : qkv) {
     const float* d = scratch.dqkv + column;

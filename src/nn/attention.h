@@ -54,7 +54,8 @@ struct Attention {
                  Scratch* scratch) const;
 
   // y [B, T, C] = residual + dropout(attention(x)), x and residual [B, T, C]. With a cache, k and v
-  // are appended to it and attention reads it; y may be the residual itself.
+  // are appended to it and attention reads it; y may be the residual itself. y and the residual
+  // begin at pass.first_output.
   void Forward(const Pass& pass, const float* x, const State& state, const KeyValueCache* cache,
                const float* residual, float* y) const;
 
@@ -64,7 +65,8 @@ struct Attention {
                 const float* dy, float* dx) const;
 
  private:
-  void Rotate(const Pass& pass, float* qkv, bool inverse) const;
+  // Turns `count` heads, neighbours in each row of qkv, from position `first` on.
+  void Rotate(const Pass& pass, float* heads, int64_t count, int64_t first, bool inverse) const;
   AttentionArgs<> Args(const Pass& pass, const State& state) const;
 };
 

@@ -26,9 +26,11 @@ void Block::Forward(const Pass& pass, const float* x, const State& state, const 
   // In training the output is free until the MLP's end.
   float* normed = scratch.normed != nullptr ? scratch.normed : state.output;
   norm_1.Forward(pass, x, pass.rows(), state.norm_1, normed);
-  attention.Forward(pass, normed, state.attention, cache, x, state.middle);
-  norm_2.Forward(pass, state.middle, pass.rows(), state.norm_2, normed);
-  mlp.Forward(pass, normed, state.mlp, scratch.mlp, state.middle, state.output);
+  attention.Forward(pass, normed, state.attention, cache, x + pass.first_output * attention.C,
+                    state.middle);
+  const Pass outputs = pass.Outputs();
+  norm_2.Forward(outputs, state.middle, outputs.rows(), state.norm_2, normed);
+  mlp.Forward(outputs, normed, state.mlp, scratch.mlp, state.middle, state.output);
 }
 
 void Block::Backward(const Pass& pass, const float* x, const State& state, const Scratch& scratch,

@@ -32,6 +32,7 @@ void Linear::SetOutput(const Output& output, MatmulArgs<>* args) {
 }
 
 void Linear::Forward(const Pass& pass, Factor x, int64_t rows, const Output& output) const {
+  if (rows == 0) return;
   MatmulArgs<> args = Product();
   args.M = rows;
   args.a = x.floats;

@@ -39,14 +39,22 @@ struct Pass {
   bool accumulate = false;  // gradients are added to those of an earlier micro-batch
   double dropout = 0;
   uint64_t seed = 0;
-  Arithmetic arithmetic =
-      Arithmetic::kF32;  // of products: with weights, and attention's in training
-  uint32_t step = 0;     // counts micro-batches; with the seed it fixes every dropout mask
+  Arithmetic arithmetic = Arithmetic::kF32;  // of products
+  uint32_t step = 0;  // counts micro-batches; with the seed it fixes every dropout mask
   // Position of each sequence's first row [B], or null for 0: behind a cache of earlier positions.
   const int32_t* offsets = nullptr;
+  // Inference of one sequence: the position from which on the last block gives outputs; of those
+  // before, nothing but its keys and values is needed.
+  int64_t first_output = 0;
   UpdateInPass* update = nullptr;  // null where every weight keeps its gradient
 
   int64_t rows() const { return B * T; }
+  // The same from first_output on, for what only looks at rows.
+  Pass Outputs() const {
+    Pass outputs = *this;
+    outputs.T -= first_output;
+    return outputs;
+  }
   DropoutArgs Dropout(uint32_t site) const {
     return {training ? dropout : 0.0, {seed, step, kDropoutStream + site}};
   }

@@ -958,10 +958,9 @@ constexpr RowsFunction kForwardLanes[kSmallWidth] = {ForwardLanes<1>, ForwardLan
                                                      ForwardLanes<3>, ForwardLanes<4>};
 
 #if HWY_TARGET == HWY_AVX3
-// Heads of whole vectors of pairs. Products of few rows wait for memory, not for arithmetic.
+// Heads of whole vectors of pairs. However few rows there are: a row's bits may not depend on it.
 bool MultipliesPairs(const AttentionArgs<>& a) {
-  return a.arithmetic == Arithmetic::kBf16 && a.D % (2 * kLanes) == 0 && a.T_ > kBlock &&
-         Bf16Pairs::Supported();
+  return a.arithmetic != Arithmetic::kF32 && a.D % (2 * kLanes) == 0 && Bf16Pairs::Supported();
 }
 #endif
 
