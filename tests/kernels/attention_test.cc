@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -510,10 +511,11 @@ TEST(Attention, AWindowOverEverythingIsNoWindow) {
   });
 }
 
-TEST(Attention, ChunksAndACacheGiveTheBitsOfOnePass) {
-  ForEachTarget([] {
-    EXPECT_TRUE(rc::check([] {
-      Case c = RandomCase(true);
+// Of queries from any position on, in chunks, behind a cache.
+void CheckChunks(const std::function<Case()>& random_case) {
+  ForEachTarget([&] {
+    EXPECT_TRUE(rc::check([&] {
+      Case c = random_case();
       c.layout = Layout::kCache;
       c.dropout = 0;  // its index counts from the first query of a call
       RC_LOG() << testing::PrintToString(c);
@@ -544,6 +546,12 @@ TEST(Attention, ChunksAndACacheGiveTheBitsOfOnePass) {
     }));
   });
 }
+
+TEST(Attention, ChunksAndACacheGiveTheBitsOfOnePass) {
+  CheckChunks([] { return RandomCase(true); });
+}
+
+TEST(AttentionBf16, ChunksAndACacheGiveTheBitsOfOnePass) { CheckChunks(RandomBf16Case); }
 
 TEST(Attention, OtherSequencesChangeNoBit) {
   ForEachTarget([] {

@@ -108,6 +108,14 @@ TEST_P(Bf16, CacheAndChunksGiveTheBitsOfTheWholePass) {
   });
 }
 
+TEST_P(Bf16, OutputsOfTheLastPositionsAreThoseOfAll) {
+  OnEveryTarget([&] {
+    const auto model = NoisyModel(config(), SimdKernels());
+    ASSERT_TRUE(model->PackWeights(BlockType::kBF16));
+    ExpectLastOutputsAreThoseOfAll(*model, 70);
+  });
+}
+
 // Activations that were planned for float32 hold floats, which products round when they pack them.
 TEST_P(Bf16, StoringFactorsRoundedChangesNoLossAndGradientsByTheGelusDerivativeAlone) {
   OnEveryTarget([&] {

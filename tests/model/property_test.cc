@@ -82,6 +82,14 @@ TEST_P(LessonRow24, CacheAndChunksGiveTheBitsOfTheWholePass) {
   }
 }
 
+TEST_P(Properties, OutputsOfTheLastPositionsAreThoseOfAll) {
+  OnEveryTarget([&] {
+    const auto model = NoisyModel(config(), SimdKernels());
+    for (const int64_t T : {2, 7, 70}) ExpectLastOutputsAreThoseOfAll(*model, T);
+  });
+  ExpectLastOutputsAreThoseOfAll(*NoisyModel(config(), ReferenceKernels()), 7);
+}
+
 // Five updates of training: losses, the last gradients, the final weights.
 std::vector<float> TrainingBits(const ModelConfig& config, int threads, int64_t B, int64_t T,
                                 bool recompute = false) {

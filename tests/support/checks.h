@@ -196,6 +196,33 @@ inline double CacheError(const Gpt& model, const std::vector<int32_t>& tokens, i
   return worst;
 }
 
+// Whether the last positions' logits have the bits of the whole pass where nothing more is asked of
+// the last block, behind a cache whose earlier piece was asked for nothing, and without one.
+inline void ExpectLastOutputsAreThoseOfAll(const Gpt& model, int64_t T) {
+  const std::vector<int32_t> tokens = RandomTokens(T, model.config().vocab_size);
+  const std::vector<float> want = FullLogits(model, tokens, 1);
+  const int64_t V = model.config().vocab_size;
+  auto activations = *Activations::Create(model, 1, T, /*training=*/false);
+  for (const int64_t first : {int64_t{0}, T / 2, T - 1}) {
+    for (const int64_t held : {int64_t{0}, first / 2, first}) {
+      auto cache = *KvCache::Create(model.config(), 1, T);
+      const auto read = [&](int64_t from, int64_t to, int64_t outputs) {
+        Pass pass = model.NewPass(1, to - from);
+        pass.first_output = pass.T - outputs;
+        std::vector<KeyValueCache> layers;
+        if (held > 0) layers = cache->Extend(0, 1, pass.T, &pass.offsets);
+        return std::pair(pass, model.Forward(pass, &tokens[from], activations.get(), layers));
+      };
+      if (held > 0) read(0, held, 0);
+      const auto [pass, x] = read(held, T, T - first);
+      std::vector<float> logits((T - first) * V);
+      model.Logits(pass, x, T - first, activations.get(), logits.data());
+      EXPECT_TRUE(SameBits(logits.data(), &want[first * V], (T - first) * V))
+          << first << " of " << T << " behind " << held;
+    }
+  }
+}
+
 // The largest difference between two passes of the kind that `make_pass` gives for (step), and
 // between them and the pass of a model without dropout: 0 in eval.
 inline double EvalDropoutError(

@@ -70,6 +70,8 @@ inline std::vector<Mix> Mixes() {
   none.norm = NormKind::kRmsNorm;
   none.mlp = MlpKind::kSwiglu;
   none.tied = false;
+  // Whole vectors of pairs, which attention multiplies in bfloat16.
+  ModelConfig whole_heads = AsLlama(sizes(4, 2, 32, 128));
   ModelConfig averaged = sizes(6, 2, 9, 54);
   averaged.model = ModelKind::kAveraged;
   std::vector<Mix> mixes = {{"gpt2_odd_heads", gpt2_odd},
@@ -80,6 +82,7 @@ inline std::vector<Mix> Mixes() {
                             {"rope_swiglu_bias_wide", narrow},
                             {"sinusoidal_rms_gelu", sinusoidal},
                             {"none_mqa_untied", none},
+                            {"llama_heads_of_32", whole_heads},
                             {"averaged_gqa", averaged}};
   for (Mix& mix : mixes) EXPECT_TRUE(mix.config.Resolve()) << mix.name;
   return mixes;

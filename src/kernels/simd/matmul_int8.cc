@@ -33,9 +33,14 @@ struct VnniDot {
     static const bool supported = __builtin_cpu_supports("avx512vnni");
     return supported;
   }
-  static HWY_INLINE VI Dot(VU b, const Number* a, VI sum) {
-    const auto& word = *reinterpret_cast<const int32_t*>(a);
-    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "m"(word));
+  // Into a register: as operands of the products, two for each, the loads would take longer.
+  static HWY_INLINE VI Load(const Number* a) {
+    int32_t word;
+    std::memcpy(&word, a, sizeof(word));
+    return hn::Set(I32(), word);
+  }
+  static HWY_INLINE VI Dot(VU b, VI a, VI sum) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(b.raw), "v"(a.raw));
     return sum;
   }
 };
@@ -48,6 +53,7 @@ struct PairDot {
   static constexpr int kOrder[] = {0, 2, 1, 3};
   static constexpr bool kOrdered = false;
 
+  static HWY_INLINE const Number* Load(const Number* a) { return a; }
   static HWY_INLINE VI Dot(VU b, const Number* a, VI sum) {
     const I32 d;
     const hn::Repartition<int16_t, I32> d16;
@@ -66,6 +72,7 @@ struct PairDot {
   static constexpr int kOrder[] = {0, 1, 2, 3};
   static constexpr bool kOrdered = true;
 
+  static HWY_INLINE const Number* Load(const Number* a) { return a; }
   static HWY_INLINE VI Dot(VU b, const Number* a, VI sum) {
     const I32 d;
     for (int i = 0; i < 4; ++i, b = hn::ShiftRight<8>(b)) {
@@ -174,10 +181,11 @@ void WholeTile(const PackedB& b, int64_t j, const WholeRows<typename DotEngine::
 #pragma GCC unroll 16
       for (int r = 0; r < kTileRows; ++r) {
         const auto* at = q + r * a.K + g * 4;
+        const auto low = DotEngine::Load(at), high = DotEngine::Load(kBytes ? at : at + 16);
 #pragma GCC unroll 16
         for (int v = 0; v < kVec; ++v) {
-          whole[r][v] = DotEngine::Dot(x[v], at, whole[r][v]);
-          if (!kBytes) whole[r][v] = DotEngine::Dot(y[v], at + 16, whole[r][v]);
+          whole[r][v] = DotEngine::Dot(x[v], low, whole[r][v]);
+          if (!kBytes) whole[r][v] = DotEngine::Dot(y[v], high, whole[r][v]);
         }
       }
     }
@@ -223,6 +231,12 @@ void WholeProduct(const MatmulArgs<>& args, const WholeRows<typename DotEngine::
       const int64_t n = std::min<int64_t>(kWidth, end - j), vectors = DivideUp(n, kLanes);
       for (int64_t i = 0; i < args.M; i += kDotRows) {
         const int64_t rows = std::min<int64_t>(kDotRows, args.M - i);
+        for (const float* touched : {static_cast<const float*>(args.c), args.residual}) {
+          if (touched == nullptr) continue;
+          Fetcher fetcher(touched + i * args.ldc + j, args.ldc, 1, rows, n);
+          fetcher.Allow(fetcher.lines());
+          fetcher.Part(1);
+        }
         kTiles[(rows - 1) * kVectors + vectors - 1](b, waits ? j - begin : j, a, i, sums);
         Finish<FloatEngine>(args, sums, kWidth, i, rows, j, n);
       }
