@@ -197,7 +197,6 @@ const float* Gpt::Forward(const Pass& pass, const int32_t* tokens, Activations* 
                           std::span<const KeyValueCache> caches) const {
   embedding_.Forward(pass, tokens, activations->embedded_);
   const float* x = activations->embedded_;
-  if (blocks_.empty()) return x + pass.first_output * config_.n_embd;
   Pass whole = pass;
   whole.first_output = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -205,7 +204,7 @@ const float* Gpt::Forward(const Pass& pass, const int32_t* tokens, Activations* 
                        activations->scratch_, caches.empty() ? nullptr : &caches[i]);
     x = activations->blocks_[i].output;
   }
-  return x;
+  return x + pass.first_output * config_.n_embd;
 }
 
 void Gpt::Logits(const Pass& pass, const float* x, int64_t rows, Activations* activations,

@@ -26,11 +26,12 @@ void Block::Forward(const Pass& pass, const float* x, const State& state, const 
   // In training the output is free until the MLP's end.
   float* normed = scratch.normed != nullptr ? scratch.normed : state.output;
   norm_1.Forward(pass, x, pass.rows(), state.norm_1, normed);
-  attention.Forward(pass, normed, state.attention, cache, x + pass.first_output * attention.C,
-                    state.middle);
   const Pass outputs = pass.Outputs();
-  norm_2.Forward(outputs, state.middle, outputs.rows(), state.norm_2, normed);
-  mlp.Forward(outputs, normed, state.mlp, scratch.mlp, state.middle, state.output);
+  const int64_t first = pass.first_output * attention.C;
+  float* middle = state.middle + first;
+  attention.Forward(pass, normed, state.attention, cache, x + first, middle);
+  norm_2.Forward(outputs, middle, outputs.rows(), state.norm_2, normed);
+  mlp.Forward(outputs, normed, state.mlp, scratch.mlp, middle, state.output + first);
 }
 
 void Block::Backward(const Pass& pass, const float* x, const State& state, const Scratch& scratch,

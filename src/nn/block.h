@@ -35,8 +35,7 @@ struct Block {
   void PlanState(Plan* plan, const std::string& name, int64_t B, int64_t T, State* state,
                  Scratch* scratch) const;
 
-  // state.output from x [B, T, C]; cache may be null. Output and middle begin at
-  // pass.first_output.
+  // state.output from x [B, T, C], from pass.first_output on; cache may be null.
   void Forward(const Pass& pass, const float* x, const State& state, const Scratch& scratch,
                const KeyValueCache* cache) const;
   // dx [B, T, C] holds the gradient of the output and becomes that of the input x.

@@ -203,7 +203,7 @@ inline void ExpectLastOutputsAreThoseOfAll(const Gpt& model, int64_t T) {
   const std::vector<float> want = FullLogits(model, tokens, 1);
   const int64_t V = model.config().vocab_size;
   auto activations = *Activations::Create(model, 1, T, /*training=*/false);
-  for (const int64_t first : {int64_t{0}, T / 2, T - 1}) {
+  for (const int64_t first : {int64_t{0}, int64_t{1}, T / 2, T - 1}) {
     for (const int64_t held : {int64_t{0}, first / 2, first}) {
       auto cache = *KvCache::Create(model.config(), 1, T);
       const auto read = [&](int64_t from, int64_t to, int64_t outputs) {
