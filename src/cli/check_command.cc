@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/fields_text.h"
 #include "base/plural.h"
@@ -113,14 +114,15 @@ std::string VerdictLine(const CheckReport& report, size_t width) {
   return Wrap(verdict, width, 0) + "\n  " + Wrap(std::string(failed->look), width - 2, 2) + "\n";
 }
 
-// A large model is silent for some seconds.
-void NoteStart(Session& session, const std::string& model) {
-  if (session.terminal.err_is_terminal()) session.terminal.Note("checking " + Printable(model));
-}
-
 Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels& kernels) {
   const CheckInputs& inputs = request.inputs;
   const auto seed = static_cast<uint64_t>(session.globals.seed);
+  std::optional<Progress> progress;
+  const auto before_check = [&](std::string_view next, int64_t done, int64_t total) {
+    if (!session.terminal.err_is_terminal()) return;
+    if (!progress) progress.emplace(session.terminal, "checking", "", total);
+    progress->Update(done, {{"now", std::string(next)}});
+  };
   const auto plantable = [&](const ModelConfig& model) {
     return inputs.plant.empty() || model.block_size >= 2
                ? Status()
@@ -139,8 +141,7 @@ Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels
     }
     HEED_ASSIGN(LoadedModel loaded, LoadModel(request.arguments[0], kernels));
     HEED_TRY(plantable(loaded.model->config()));
-    NoteStart(session, request.arguments[0]);
-    return CheckModel(std::move(loaded.model), seed);
+    return CheckModel(std::move(loaded.model), seed, before_check);
   }
   TrainSettings unused;
   const ModelKind kind = request.model.model;
@@ -148,8 +149,7 @@ Result<CheckReport> Check(Session& session, CheckRequest& request, const Kernels
   ApplyKind(kind, &request.model);
   HEED_TRY(session.options.Apply());
   HEED_TRY(plantable(request.model));
-  NoteStart(session, inputs.preset);
-  return CheckFreshModel(request.model, kernels, seed);
+  return CheckFreshModel(request.model, kernels, seed, before_check);
 }
 
 Result<Verdict> Run(Session& session, CheckRequest& request) {

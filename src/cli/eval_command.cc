@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/plural.h"
 #include "baseline/open.h"
@@ -44,7 +45,8 @@ void CutTexts(std::string_view text, const std::string& name, const std::string&
 
 // What a built-in text holds out, for a model was trained on the rest.
 Result<TextLoss> EvaluateBuiltin(LanguageModel model, const EvalSettings& settings,
-                                 const std::vector<std::string>& sources) {
+                                 const std::vector<std::string>& sources,
+                                 const EvaluationProgress& progress) {
   if (!settings.separator.empty()) {
     return BadRequest("--separator", "given beside a built-in text", "text files");
   }
@@ -52,17 +54,18 @@ Result<TextLoss> EvaluateBuiltin(LanguageModel model, const EvalSettings& settin
   options.sources = sources;
   if (model.gpt) options.block_size = model.gpt->config().block_size;
   HEED_ASSIGN(const DataSet data, OpenData(options, std::move(*model.tokenizer)));
-  return EvaluateHeldOut(model, data);
+  return EvaluateHeldOut(model, data, progress);
 }
 
 Result<TextLoss> EvaluateFiles(const LanguageModel& model, const EvalSettings& settings,
-                               const std::vector<std::string>& sources) {
+                               const std::vector<std::string>& sources,
+                               const EvaluationProgress& progress) {
   HEED_ASSIGN(const Corpus corpus, Corpus::Open(sources));
   std::vector<PlacedText> texts;
   for (const Corpus::Part& part : corpus.parts()) {
     CutTexts(part.text, part.name, settings.separator, &texts);
   }
-  return EvaluateTexts(model, texts, !settings.no_bos);
+  return EvaluateTexts(model, texts, !settings.no_bos, progress);
 }
 
 Result<Verdict> Run(Session& session, const EvalSettings& settings,
@@ -84,8 +87,16 @@ Result<Verdict> Run(Session& session, const EvalSettings& settings,
   const bool windowed = model.gpt != nullptr;
   const std::vector<std::string> sources(arguments.begin() + 1, arguments.end());
   const bool held_out = std::ranges::any_of(sources, IsBuiltin);
-  HEED_ASSIGN(const TextLoss loss, held_out ? EvaluateBuiltin(std::move(model), settings, sources)
-                                            : EvaluateFiles(model, settings, sources));
+  std::optional<Progress> bar;
+  const auto progress = [&](int64_t done, int64_t total) {
+    if (!session.terminal.err_is_terminal()) return;
+    if (!bar) bar.emplace(session.terminal, "evaluating", held_out ? "windows" : "bytes", total);
+    bar->Update(done, {});
+  };
+  HEED_ASSIGN(const TextLoss loss,
+              held_out ? EvaluateBuiltin(std::move(model), settings, sources, progress)
+                       : EvaluateFiles(model, settings, sources, progress));
+  bar.reset();
   const nlohmann::ordered_json json = {{"loss", loss.loss},
                                        {"perplexity", loss.perplexity},
                                        {"bits_per_byte", loss.bits_per_byte},
@@ -123,7 +134,8 @@ Command EvalCommand() {
       "not overlap; of builtin:stories and builtin:adder the part that training holds out. Loss is "
       "the mean negative log-likelihood per token in nats, perplexity its exponential. Bits per "
       "byte is the whole loss over all bytes, those of a text's first token among them, which is "
-      "not predicted where the vocabulary has no start token.";
+      "not predicted where the vocabulary has no start token. A run's own evaluations read "
+      "--eval-iters batches of the held-out part, so their loss differs a little from that of all.";
   command.example =
       "heed eval runs/first held-out.txt\n"
       "heed eval runs/demo builtin:stories\n"

@@ -183,7 +183,8 @@ void Progress::Measure(Clock::time_point now) {
   const bool finished = state_.done >= state_.total;
   const auto& [since, from] = finished ? std::pair(start_, first_) : window_.front();
   const double seconds = Seconds(now - since).count();
-  state_.rate = seconds > 0 ? static_cast<double>(state_.done - from) / seconds : 0;
+  state_.rate =
+      seconds > 0 && !state_.unit.empty() ? static_cast<double>(state_.done - from) / seconds : 0;
 }
 
 void Progress::Update(int64_t done, std::vector<Figure> figures, Clock::time_point now) {

@@ -65,7 +65,7 @@ using Figure = std::pair<std::string, std::string>;
 
 struct ProgressState {
   std::string label;  // "training"
-  std::string unit;   // of the rate: "it", "tokens"
+  std::string unit;   // of the rate: "it", "tokens"; empty where steps take unlike times
   int64_t done = 0, total = 0;
   double rate = 0;       // units per second; 0 when not known yet
   double elapsed_s = 0;  // since the start

@@ -29,11 +29,17 @@ void SetMeans(double sum, TextLoss* result) {
       sum / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(1, result->bytes));
 }
 
-// Sums `sum_of_losses` over the texts' tokens.
-Result<TextLoss> Evaluate(const Tokenizer& tokenizer, std::span<const PlacedText> texts, bool bos,
-                          const std::function<double(std::span<const int32_t>)>& sum_of_losses) {
+// Sums `sum_of_losses` over the texts' tokens; it tells its second argument how many it has
+// predicted.
+Result<TextLoss> Evaluate(
+    const Tokenizer& tokenizer, std::span<const PlacedText> texts, bool bos,
+    const EvaluationProgress& progress,
+    const std::function<double(std::span<const int32_t>, const std::function<void(int64_t)>&)>&
+        sum_of_losses) {
   TextLoss result;
   double sum = 0;
+  int64_t all = 0;
+  for (const PlacedText& text : texts) all += std::ssize(text.text);
   for (const auto& [text, place] : texts) {
     HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text, place));
     const bool starts = bos && tokenizer.bos();
@@ -42,10 +48,16 @@ Result<TextLoss> Evaluate(const Tokenizer& tokenizer, std::span<const PlacedText
           static_cast<int64_t>(tokenizer.BytesAfter(std::nullopt, tokens[0]).size());
     }
     if (bos) tokens = tokenizer.WithBos(std::move(tokens));
-    result.bytes += static_cast<int64_t>(text.size());
-    if (tokens.size() < 2) continue;
-    sum += sum_of_losses(tokens);
-    result.tokens += static_cast<int64_t>(tokens.size()) - 1;
+    const int64_t before = result.bytes, predictions = std::ssize(tokens) - 1;
+    result.bytes += std::ssize(text);
+    if (predictions < 1) continue;
+    sum += sum_of_losses(tokens, [&](int64_t predicted) {
+      const double part = static_cast<double>(predicted) / static_cast<double>(predictions);
+      if (progress) {
+        progress(before + static_cast<int64_t>(part * static_cast<double>(text.size())), all);
+      }
+    });
+    result.tokens += predictions;
   }
   if (result.tokens == 0) {
     return Fail(ErrorKind::kFormat, texts.empty() ? "text" : texts.back().place.name,
@@ -66,7 +78,8 @@ Result<std::unique_ptr<WindowedLoss>> WindowedLoss::Create(const Gpt& model) {
   return loss;
 }
 
-double WindowedLoss::Sum(std::span<const int32_t> tokens) const {
+double WindowedLoss::Sum(std::span<const int32_t> tokens,
+                         const std::function<void(int64_t)>& watch) const {
   const int64_t T = model_.config().block_size;
   const auto predicted = static_cast<int64_t>(tokens.size()) - 1;
   double sum = 0;
@@ -77,32 +90,36 @@ double WindowedLoss::Sum(std::span<const int32_t> tokens) const {
     // Windows lie one behind another, so their targets do too, one token further.
     sum += model_.Loss(pass, tokens.data() + at, tokens.data() + at + 1, activations_.get());
     at += pass.rows();
+    if (watch) watch(at);
   }
   return sum;
 }
 
 Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
-                               std::span<const PlacedText> texts, bool bos) {
+                               std::span<const PlacedText> texts, bool bos,
+                               const EvaluationProgress& progress) {
   HEED_ASSIGN(const std::unique_ptr<WindowedLoss> loss, WindowedLoss::Create(model));
-  HEED_ASSIGN(TextLoss result,
-              Evaluate(tokenizer, texts, bos,
-                       [&](std::span<const int32_t> tokens) { return loss->Sum(tokens); }));
+  HEED_ASSIGN(TextLoss result, Evaluate(tokenizer, texts, bos, progress,
+                                        [&](std::span<const int32_t> tokens, const auto& watch) {
+                                          return loss->Sum(tokens, watch);
+                                        }));
   result.stride = model.config().block_size;
   return result;
 }
 
 Result<TextLoss> EvaluateTexts(const LanguageModel& model, std::span<const PlacedText> texts,
-                               bool bos) {
-  if (model.gpt) return EvaluateTexts(*model.gpt, **model.tokenizer, texts, bos);
-  HEED_ASSIGN(TextLoss result,
-              Evaluate(**model.tokenizer, texts, bos, [&](std::span<const int32_t> tokens) {
-                return model.predictor->Loss(tokens);
-              }));
+                               bool bos, const EvaluationProgress& progress) {
+  if (model.gpt) return EvaluateTexts(*model.gpt, **model.tokenizer, texts, bos, progress);
+  HEED_ASSIGN(TextLoss result, Evaluate(**model.tokenizer, texts, bos, progress,
+                                        [&](std::span<const int32_t> tokens, const auto&) {
+                                          return model.predictor->Loss(tokens);
+                                        }));
   result.stride = 1;
   return result;
 }
 
-Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data) {
+Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data,
+                                 const EvaluationProgress& progress) {
   const Tokenizer& tokenizer = *data.tokenizer;
   const BatchSource& source = *data.batches;
   TextLoss result;
@@ -110,8 +127,11 @@ Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data
     const int64_t B = WindowsAtOnce(*model.gpt);
     HEED_ASSIGN(const auto activations,
                 Activations::Create(*model.gpt, B, source.block(), /*training=*/false));
-    const HeldOutLoss loss =
-        MeasureHeldOut(*model.gpt, tokenizer, source, source.ValWindows(), B, activations.get());
+    const int64_t windows = source.ValWindows();
+    const HeldOutLoss loss = MeasureHeldOut(*model.gpt, tokenizer, source, windows, B,
+                                            activations.get(), [&](int64_t done) {
+                                              if (progress) progress(done, windows);
+                                            });
     result.tokens = loss.targets;
     result.bytes = loss.bytes;
     result.stride = source.block();

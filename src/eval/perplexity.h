@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -12,6 +13,9 @@
 #include "text/tokenizer.h"
 
 namespace heed {
+
+// Told how many of how many bytes of texts, or held-out windows, are done.
+using EvaluationProgress = std::function<void(int64_t done, int64_t total)>;
 
 struct PlacedText {
   std::string_view text;
@@ -24,7 +28,9 @@ class WindowedLoss {
   // The model must outlive the result. Error: not enough memory.
   static Result<std::unique_ptr<WindowedLoss>> Create(const Gpt& model);
   // The sum of -log p of tokens[1], tokens[2], ..., each given what stands before it in its window.
-  double Sum(std::span<const int32_t> tokens) const;
+  // `watch` is told how many of them have been predicted.
+  double Sum(std::span<const int32_t> tokens,
+             const std::function<void(int64_t predicted)>& watch = {}) const;
 
  private:
   explicit WindowedLoss(const Gpt& model) : model_(model) {}
@@ -47,14 +53,16 @@ struct TextLoss {
 // and a vocabulary that has a start token, each text begins with it. Without it a text's first
 // token is not predicted. Errors: text outside the vocabulary; nothing to predict.
 Result<TextLoss> EvaluateTexts(const Gpt& model, const Tokenizer& tokenizer,
-                               std::span<const PlacedText> texts, bool bos);
+                               std::span<const PlacedText> texts, bool bos,
+                               const EvaluationProgress& progress = {});
 // The same of any kind of model; one without windows has a stride of 1.
 Result<TextLoss> EvaluateTexts(const LanguageModel& model, std::span<const PlacedText> texts,
-                               bool bos);
+                               bool bos, const EvaluationProgress& progress = {});
 
 // The same of all that a data set holds out, in the windows of a training run's evaluations: every
 // target once, no window cut short; `data` has the model's vocabulary. Errors: not enough memory; a
 // model without windows beside a task that is not text.
-Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data);
+Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data,
+                                 const EvaluationProgress& progress = {});
 
 }  // namespace heed

@@ -5,7 +5,8 @@
 namespace heed {
 
 HeldOutLoss MeasureHeldOut(const Gpt& model, const Tokenizer& tokenizer, const BatchSource& source,
-                           int64_t wanted, int64_t B, Activations* activations) {
+                           int64_t wanted, int64_t B, Activations* activations,
+                           const std::function<void(int64_t)>& watch) {
   const int64_t windows = std::min(source.ValWindows(), wanted);
   HeldOutLoss loss;
   Batch batch;
@@ -18,6 +19,7 @@ HeldOutLoss MeasureHeldOut(const Gpt& model, const Tokenizer& tokenizer, const B
       ++loss.targets;
       loss.bytes += static_cast<int64_t>(tokenizer.TokenBytes(target).size());
     }
+    if (watch) watch(first + batch.B);
   }
   return loss;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "data/batch.h"
 #include "model/gpt.h"
@@ -16,8 +17,9 @@ struct HeldOutLoss {
 };
 
 // Over min(wanted, ValWindows()) windows, at most B at a time, which is what `activations` has room
-// for. ValWindows() is not 0.
+// for. ValWindows() is not 0. `watch` is told how many are done.
 HeldOutLoss MeasureHeldOut(const Gpt& model, const Tokenizer& tokenizer, const BatchSource& source,
-                           int64_t wanted, int64_t B, Activations* activations);
+                           int64_t wanted, int64_t B, Activations* activations,
+                           const std::function<void(int64_t windows)>& watch = {});
 
 }  // namespace heed

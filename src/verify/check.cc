@@ -157,7 +157,8 @@ CheckResult Judge(const Check& check, const Finding& finding) {
   return result;
 }
 
-Result<CheckReport> RunChecks(Gpt* model, std::string scope, uint64_t seed, bool fresh) {
+Result<CheckReport> RunChecks(Gpt* model, std::string scope, uint64_t seed, bool fresh,
+                              const BeforeCheck& before_check) {
   const ModelConfig& c = model->config();
   if (c.n_layer == 0) {
     return BadRequest("model", std::string(NameOf(c.model)),
@@ -172,6 +173,7 @@ Result<CheckReport> RunChecks(Gpt* model, std::string scope, uint64_t seed, bool
   CheckReport report;
   report.scope = fmt::format("{}, on {} sequences of {} random tokens", scope, probe.B, T);
   for (const Check& check : kChecks) {
+    if (before_check) before_check(check.name, std::ssize(report.results), std::ssize(kChecks));
     HEED_ASSIGN(const Finding finding, check.run(probe));
     report.results.push_back(Judge(check, finding));
   }
@@ -194,19 +196,20 @@ const CheckResult* CheckReport::FirstFailed() const {
   return nullptr;
 }
 
-Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, uint64_t seed) {
+Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, uint64_t seed,
+                               const BeforeCheck& before_check) {
   const ModelConfig whole = model->config();
   HEED_ASSIGN(model, Cut(std::move(model)));
-  return RunChecks(model.get(), Scope(whole, model->config()), seed, /*fresh=*/false);
+  return RunChecks(model.get(), Scope(whole, model->config()), seed, /*fresh=*/false, before_check);
 }
 
 Result<CheckReport> CheckFreshModel(const ModelConfig& config, const Kernels& kernels,
-                                    uint64_t seed) {
+                                    uint64_t seed, const BeforeCheck& before_check) {
   ModelConfig whole = config;
   HEED_TRY(whole.Resolve());
   HEED_ASSIGN(const auto model, Gpt::Create(Cut(whole), kernels));
   model->Initialize(seed);
-  return RunChecks(model.get(), Scope(whole, model->config()), seed, /*fresh=*/true);
+  return RunChecks(model.get(), Scope(whole, model->config()), seed, /*fresh=*/true, before_check);
 }
 
 }  // namespace heed

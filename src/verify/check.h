@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -36,15 +37,19 @@ struct CheckReport {
   const CheckResult* FirstFailed() const;
 };
 
+// Told the check that comes next and how many of how many are done: a large model takes seconds.
+using BeforeCheck = std::function<void(std::string_view next, int64_t done, int64_t total)>;
+
 // Runs every check; parameters are as they were afterwards only in number. Large models are cut
 // first: see CheckReport::scope. Restores the number of threads. Errors: not enough memory, no
 // folder for temporary files.
-Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, uint64_t seed);
+Result<CheckReport> CheckModel(std::unique_ptr<Gpt> model, uint64_t seed,
+                               const BeforeCheck& before_check = {});
 
 // The same for weights that Gpt::Initialize draws: the loss must start near ln(vocab_size); for the
 // checks after it weights are stirred so that no part is idle. Errors: also a configuration that is
 // none.
 Result<CheckReport> CheckFreshModel(const ModelConfig& config, const Kernels& kernels,
-                                    uint64_t seed);
+                                    uint64_t seed, const BeforeCheck& before_check = {});
 
 }  // namespace heed

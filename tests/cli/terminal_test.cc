@@ -87,6 +87,21 @@ TEST(Terminal, ABarOnATerminalIsRedrawnTenTimesASecond) {
   EXPECT_TRUE(text.ends_with("1,000/1,000  in 1.0 s  loss 2  1.00k it/s\r\n")) << text;
 }
 
+TEST(Terminal, StepsOfUnlikeTimesPromiseNone) {
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  Terminal terminal({.out = pipes[1], .err = pipes[1]});
+  Progress::Clock::time_point now{};
+  Progress progress(terminal, "checking", "", 4);
+  progress.StartAt(0, now);
+  progress.Update(2, {{"now", "batch"}}, now + std::chrono::seconds(3));
+  close(pipes[1]);
+  char text[200];
+  const ssize_t size = read(pipes[0], text, sizeof(text));
+  close(pipes[0]);
+  EXPECT_EQ(std::string(text, size), "checking: 2/4 (50%), now batch\n");
+}
+
 TEST(Terminal, PlainLinesElsewhereAndNothingWhenQuiet) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -285,6 +285,19 @@ TEST(CheckModel, ANumberThatIsNotFiniteFailsTheFirstCheck) {
   EXPECT_EQ(report->FirstFailed()->name, "shapes");
 }
 
+TEST(CheckModel, EveryCheckIsAnnouncedInOrder) {
+  std::vector<std::string> told;
+  const auto report = CheckFreshModel(Grouped(), SimdKernels(), /*seed=*/1,
+                                      [&](std::string_view next, int64_t done, int64_t total) {
+                                        EXPECT_EQ(done, std::ssize(told));
+                                        EXPECT_GT(total, done);
+                                        told.emplace_back(next);
+                                      });
+  ASSERT_TRUE(report);
+  ASSERT_EQ(told.size(), report->results.size());
+  for (size_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], report->results[i].name);
+}
+
 TEST(CheckModel, LeavesTheNumberOfThreadsAlone) {
   SetNumThreads(2);
   Failed(SimdKernels());
