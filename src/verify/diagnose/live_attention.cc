@@ -87,6 +87,9 @@ constexpr CheckText kTrain = {"train", "train mode without dropout", "a mask los
 constexpr CheckText kDropoutCheck = {"dropout", "one input many times in train mode",
                                      "dropout that is not called, or not rescaled",
                                      "where dropout is called, division by 1 - p"};
+constexpr CheckText kTrainAgain = {"train again", "train mode behind an evaluation",
+                                   "dropout that one evaluation turns off",
+                                   "what eval mode changes and train mode does not bring back"};
 
 // Numbers in a text, in order.
 Numbers NumbersIn(const std::string& text) {
@@ -460,8 +463,9 @@ class Session {
     return probe;
   }
   bool HasPlainTraining() const { return std::isnan(request_.settings.dropout) || dropout_ == 0; }
-  Question Drawn() const {
-    Probe probe = Trained();
+  Question Drawn(const char* mode, uint64_t seed = 5) const {
+    Probe probe = ProbeOf(kBatch, kPositions, seed);
+    probe.mode = mode;
     AttentionCase twins = Twins(MakeCase(probe), kDraws);
     probe.B = kDraws;
     return {probe, std::move(twins), dropout_};
@@ -477,7 +481,8 @@ class Session {
     }
     if (!modes_.contains("train")) return questions;
     if (HasPlainTraining()) questions.push_back(Plain(Trained()));
-    if (dropout_ > 0) questions.push_back(Drawn());
+    if (dropout_ > 0) questions.push_back(Drawn("train"));
+    if (dropout_ > 0 && modes_.contains("train_again")) questions.push_back(Drawn("train_again"));
     return questions;
   }
 
@@ -571,10 +576,10 @@ class Session {
         Name("mask_dropped_on_a_path", d.explanations[0].residual, "in train mode");
       }
     }
+    if (dropout_ > 0 && IsRightSoFar()) HEED_TRY(CheckDropout(kDropoutCheck, "train"));
     if (dropout_ == 0 || !IsRightSoFar()) return {};
-    const Question drawn = Drawn();
-    HEED_ASSIGN(const auto answer, AskFor(kDropoutCheck, drawn));
-    if (answer) JudgeDropout(drawn.attention, answer->theirs.back().values);
+    if (modes_.contains("train_again")) return CheckDropout(kTrainAgain, "train_again");
+    Skip(kTrainAgain, NotTold("train_again", "one layer for several calls"));
     return {};
   }
 
@@ -617,9 +622,17 @@ class Session {
     return ratio;
   }
 
-  void JudgeDropout(const AttentionCase& twins, const Numbers& y) {
-    const Numbers right = RightY(Trained(), Twins(twins, 1));
-    const Ratio ratio = RatioOf(y, right, kDraws);
+  // In train mode, of rows that are equal before dropout.
+  Ratio RatioOfDraws(const Question& drawn, const LiveAnswer& answer) const {
+    const Numbers right = RightY(drawn.probe, Twins(drawn.attention, 1));
+    return RatioOf(answer.theirs.back().values, right, kDraws);
+  }
+
+  Status CheckDropout(const CheckText& text, const char* mode) {
+    const Question drawn = Drawn(mode);
+    HEED_ASSIGN(const auto answer, AskFor(text, drawn));
+    if (!answer) return {};
+    const Ratio ratio = RatioOfDraws(drawn, *answer);
     const double p = dropout_;
     const auto is = [&](double expected) {
       return std::abs(ratio.mean - expected) <= kStandardErrors * ratio.error + bound_ &&
@@ -628,17 +641,17 @@ class Session {
     const std::string note = fmt::format("mean of {} draws: {:.3f} +- {:.3f} times eval", kDraws,
                                          ratio.mean, ratio.error);
     if (ratio.spread <= bound_) {
-      const bool unused = is(1);
-      Say(kDropoutCheck, 1, 0, unused ? "train gives what eval gives" : "all draws are the same");
-      unused ? Name("dropout_unused", 0, "")
-             : Unexplained("in train mode equal rows of a batch have equal, wrong results");
-      return;
+      const bool dropped_none = is(1);
+      Say(text, 1, 0, dropped_none ? "train gives what eval gives" : "all draws are the same");
+      if (dropped_none) return NameNoDropout(text);
+      Unexplained("in train mode equal rows of a batch have equal, wrong results");
+      return {};
     }
     if (is(1)) {
-      Say(kDropoutCheck, std::abs(ratio.mean - 1), kStandardErrors * ratio.error + bound_, note);
-      return;
+      Say(text, std::abs(ratio.mean - 1), kStandardErrors * ratio.error + bound_, note);
+      return {};
     }
-    Say(kDropoutCheck, std::max(std::abs(ratio.mean - 1), bound_), 0, note);
+    Say(text, std::max(std::abs(ratio.mean - 1), bound_), 0, note);
     if (is(1 - p)) {
       Name("dropout_scaling_missing", std::abs(ratio.mean / (1 - p) - 1), note);
     } else if (is((1 - p) / p)) {
@@ -646,6 +659,24 @@ class Session {
     } else {
       Unexplained(note);
     }
+    return {};
+  }
+
+  // A program that keeps one layer was asked in eval mode first: a fresh one says whether its
+  // training ever drops.
+  Status NameNoDropout(const CheckText& text) {
+    bool once_dropped = text.name == kTrainAgain.name;
+    if (!once_dropped && modes_.contains("many")) {
+      const Question drawn = Drawn("train", 7);
+      const Result<LiveAnswer> answer = Ask(drawn);
+      if (!answer && answer.error().kind != ErrorKind::kRequest) {
+        return tl::make_unexpected(answer.error());
+      }
+      once_dropped = answer && RatioOfDraws(drawn, *answer).spread > bound_;
+    }
+    once_dropped ? Name("dropout_off_for_good", 0, "before an evaluation it drops")
+                 : Name("dropout_unused", 0, "");
+    return {};
   }
 
   // Rows of one batch that should be equal are not: the mean of many tells whether by dropout.
