@@ -796,15 +796,19 @@ bool AttentionReplay::IsToken(int64_t b, int64_t j, int64_t S) const {
   return context_.attention_mask[b * given + std::min(key, given - 1)] != 0;
 }
 
-// Whether a query, row [B, H, T], may see key j of S, `past` of them before the chunk.
-bool AttentionReplay::Visible(const AttentionRecipe& recipe, int64_t row, int64_t j, int64_t past,
+// The query of row [B, H, T].
+AttentionReplay::Query AttentionReplay::QueryOf(const AttentionRecipe& recipe, int64_t row) const {
+  const int64_t T = SizesOf(recipe).T, i = row % T;
+  return {MaskRowOf(recipe, row / (H_ * T), row / T % H_), i, KeysBefore(recipe) + i};
+}
+
+// Whether it may see key j of S.
+bool AttentionReplay::Visible(const AttentionRecipe& recipe, const Query& query, int64_t j,
                               int64_t S) const {
   const MaskChoice& mask = recipe.mask;
-  const auto [B, T, P] = SizesOf(recipe);
-  const int64_t i = row % T, at = past + i;
-  const int64_t b = MaskRowOf(recipe, row / (H_ * T), row / T % H_);
+  const auto [b, i, at] = query;
   if (context_.Packed() && mask.documents && !recipe.project.batch_as_time) {
-    const int64_t* ids = &context_.document_ids[b * T];
+    const int64_t* ids = &context_.document_ids[b * case_.T];
     if (ids[i] != ids[j]) return false;
   }
   if (HidesPadding(mask) && context_.Padded() && !recipe.project.batch_as_time) {
@@ -849,14 +853,15 @@ int64_t AttentionReplay::KeysBefore(const AttentionRecipe& recipe) const {
 
 AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& recipe) {
   const auto [B, T, P] = SizesOf(recipe);
-  const int64_t S = WithPast(recipe)->S, past = KeysBefore(recipe);
+  const int64_t S = WithPast(recipe)->S;
   const MaskChoice& mask = recipe.mask;
   Numbers scores = *Scores(recipe);
   for (int64_t r = 0; r < std::ssize(scores) / S; ++r) {
     double* row = &scores[r * S];
     const int64_t full = FullRow(recipe, r);
+    const Query query = QueryOf(recipe, full);
     for (int64_t j = 0; j < S; ++j) {
-      const bool visible = Visible(recipe, full, j, past, S);
+      const bool visible = Visible(recipe, query, j, S);
       if (mask.pads == PadChoice::kRaised) {
         row[j] += IsToken(full / (H_ * T), j, S);
       }
@@ -1034,9 +1039,9 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
     }
     if (recipe.mask.hidden == HiddenAs::kZeroedAfter) {
       for (int64_t r = 0; r < B * H_ * R; ++r) {
-        const int64_t full = FullRow(recipe, r);
+        const Query query = QueryOf(recipe, FullRow(recipe, r));
         for (int64_t j = 0; j < S; ++j) {
-          if (!Visible(recipe, full, j, KeysBefore(recipe), S)) pattern[r * S + j] = 0;
+          if (!Visible(recipe, query, j, S)) pattern[r * S + j] = 0;
         }
       }
     }

@@ -667,16 +667,19 @@ AttentionHypothesis AttentionSearch::Fit(const AttentionHypothesis& base, size_t
   return fitted;
 }
 
-// `base` with each fault that has a number.
-std::vector<AttentionHypothesis> AttentionSearch::Fitted(const AttentionHypothesis& base) {
+// Each of `bases` with each fault that has a number.
+std::vector<AttentionHypothesis> AttentionSearch::Fitted(
+    const std::vector<AttentionHypothesis>& bases) {
   std::vector<AttentionHypothesis> fitted;
   const std::span<const AttentionFault> table = AttentionFaultTable();
-  // The last ones of the table are the likeliest, and a large layer leaves time for few.
-  for (size_t fault = table.size(); fault-- > 0;) {
-    if (table[fault].fits == nullptr || std::ranges::count(base.faults, fault) > 0) continue;
-    for (const FittedFault& fit : table[fault].fits(conventions_[base.convention].facts)) {
-      if (!WithinBudget()) return fitted;
-      fitted.push_back(Fit(base, fault, fit));
+  for (const AttentionHypothesis& base : bases) {
+    // The last ones of the table are the likeliest, and a large layer leaves time for few.
+    for (size_t fault = table.size(); fault-- > 0;) {
+      if (table[fault].fits == nullptr || std::ranges::count(base.faults, fault) > 0) continue;
+      for (const FittedFault& fit : table[fault].fits(conventions_[base.convention].facts)) {
+        if (!WithinBudget()) return fitted;
+        fitted.push_back(Fit(base, fault, fit));
+      }
     }
   }
   return fitted;
@@ -689,8 +692,10 @@ std::vector<AttentionHypothesis> AttentionSearch::Extended(
   std::vector<AttentionHypothesis> extended;
   for (const AttentionHypothesis& base : bases) {
     for (const AttentionHypothesis& single : singles) {
-      // Each set once.
-      if (single.faults[0] <= base.faults.back() || !WithinBudget()) continue;
+      // Each pair once. Of three, any two may be those that come near.
+      const bool again = base.faults.size() == 1 && single.faults[0] < base.faults[0];
+      const bool has = std::ranges::count(base.faults, single.faults[0]) > 0;
+      if (again || has || !WithinBudget()) continue;
       AttentionHypothesis both = base;
       single.changes[0](&both.recipe);
       AttentionRecipe other_order = single.recipe;
@@ -885,7 +890,7 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
     singles[right.convention] = Singles(right.convention);
     const bool found = keep(singles[right.convention]);
     // In 16 bits a neighbour of what was meant may stay within the noise.
-    if ((!found || !wide) && keep(Fitted(right))) return tried;
+    if ((!found || !wide) && keep(Fitted({right}))) return tried;
     if (found) return tried;
     if (!WithinBudget()) break;
   }
@@ -904,12 +909,11 @@ std::vector<AttentionHypothesis> AttentionSearch::Run() {
     const std::vector<AttentionHypothesis>& alone = singles[right.convention];
     const std::vector<AttentionHypothesis> pairs = Extended(alone, alone);
     if (keep(pairs)) return tried;
-    std::vector<AttentionHypothesis> with_numbers;
-    for (const AttentionHypothesis& base : Promising(alone, 30)) {
-      const std::vector<AttentionHypothesis> fitted = Fitted(base);
-      with_numbers.insert(with_numbers.end(), fitted.begin(), fitted.end());
+    const std::vector<AttentionHypothesis> nearest = Promising(pairs, 8);
+    if (keep(Fitted(Promising(alone, 30))) || keep(Extended(nearest, alone)) ||
+        keep(Fitted(nearest))) {
+      return tried;
     }
-    if (keep(with_numbers) || keep(Extended(Promising(pairs, 24), alone))) return tried;
   }
   return tried;
 }

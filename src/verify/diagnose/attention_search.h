@@ -95,7 +95,7 @@ class AttentionSearch {
       const std::vector<AttentionHypothesis>& bases, double floor);
   bool FindDropout(const std::vector<AttentionHypothesis>& bases, double floor);
   std::vector<AttentionHypothesis> Singles(size_t convention);
-  std::vector<AttentionHypothesis> Fitted(const AttentionHypothesis& base);
+  std::vector<AttentionHypothesis> Fitted(const std::vector<AttentionHypothesis>& bases);
   AttentionHypothesis Fit(const AttentionHypothesis& base, size_t fault, const FittedFault& fit);
   std::vector<AttentionHypothesis> Extended(const std::vector<AttentionHypothesis>& bases,
                                             const std::vector<AttentionHypothesis>& singles);
