@@ -3,23 +3,16 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "verify/diagnose/attention_conventions.h"
 #include "verify/diagnose/attention_dropout.h"
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_faults.h"
 #include "verify/diagnose/search.h"
 
 namespace heed {
-
-// What was not stated, decided one way.
-struct AttentionConvention {
-  AttentionRecipe right;
-  AttentionFacts facts;
-  std::map<std::string, std::string> texts;  // "rope_pairing": "interleaved"
-};
 
 struct AttentionHypothesis {
   std::vector<size_t> faults;   // indices into AttentionFaultTable(), ascending
