@@ -101,7 +101,8 @@ def answer_torch(make, load=None, cached=None, trains=False, padded=None, modes=
 
     load(module, weights)    copies the weights; without it names must be those of the file
     cached(module, chunks)   y for each of the chunks x[:, a:b], through the module's own cache
-    trains                   the module has a train mode, with dropout of probability s.dropout
+    trains                   the module has a train mode, with dropout of probability s.dropout,
+                             and is asked again behind an evaluation
     padded(module, x, mask)  y of rows that begin with padding, where attention_mask [B, T] is 0
     modes                    more that the module knows, by `make`'s settings: "alibi qk_norm"
     What a module keeps in a dict `self.saved` is handed over: q k v q_rot k_rot scores pattern z
@@ -109,7 +110,7 @@ def answer_torch(make, load=None, cached=None, trains=False, padded=None, modes=
     """
     import torch
 
-    known = modes.split() + ["many"] + ["cached"] * (cached is not None) + ["train"] * trains
+    known = modes.split() + ["many"] + ["cached"] * (cached is not None) + ["train", "train_again"] * trains
     known += ["padded"] * (padded is not None)
 
     def one(question, reply):
@@ -118,8 +119,11 @@ def answer_torch(make, load=None, cached=None, trains=False, padded=None, modes=
         weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
         with torch.no_grad():
             (load or _load)(module, weights)
-            module.train(s.mode == "train")
             x = torch.from_numpy(x.copy())
+            if s.mode == "train_again":
+                for training in (True, False):
+                    module.train(training)(x)
+            module.train(s.mode in ("train", "train_again"))
             if s.mode == "cached":
                 y = torch.cat(list(cached(module, x.split(s.chunks, dim=1))), dim=1)
             elif s.mode == "padded":

@@ -205,6 +205,25 @@ struct Learner {
   const char* fault;  // "none": right
 };
 
+// Dropout that is missing has no failing input. One program is asked again by the same layer, the
+// other keeps its layer from question to question.
+TEST_F(LiveProgramTest, DropoutThatAnEvaluationEndsIsNotUnused) {
+  const std::string python = Python("torch");
+  if (python.empty()) GTEST_SKIP() << "no Python with torch";
+  for (const char* module : {"per_head_loops", "one_layer"}) {
+    for (const char* fault : {"none", "dropout_unused", "dropout_off_for_good"}) {
+      const nlohmann::json json =
+          Parse(Run("exec " + python + " " HEED_SOURCE_DIR "/tests/learners/" + module +
+                        ".py --fault " + fault + " \"$@\"",
+                    "--json"));
+      const bool right = fault == std::string("none");
+      EXPECT_EQ(json["verdict"], right ? "correct" : "fault") << module << json;
+      const auto faults = right ? nlohmann::json::array() : nlohmann::json({fault});
+      EXPECT_EQ(json["explanations"][0]["faults"], faults) << module << json;
+    }
+  }
+}
+
 class Learners : public LiveProgramTest, public testing::WithParamInterface<Learner> {};
 
 TEST_P(Learners, AreJudgedByTheirAnswers) {

@@ -32,6 +32,8 @@ class Head(nn.Module):
             wei = wei.softmax(dim=-1)
         else:
             wei = wei.masked_fill(tril == 0, float("-inf")).softmax(dim=-1)
+        if fault("dropout_off_for_good") and not self.training:
+            self.dropout.p = 0
         if fault("dropout_live_in_eval"):
             wei = F.dropout(wei, self.dropout.p)
         elif fault("dropout_scaling_missing"):
@@ -48,7 +50,8 @@ class MultiHead(nn.Module):
             Head(n_embd, n_embd // n_head, dropout) for _ in range(n_head))
         self.proj = nn.Linear(n_embd, n_embd)
         self.dropout = nn.Dropout(0 if fault("dropout_unused", "dropout_live_in_eval",
-                                             "dropout_scaling_missing") else dropout)
+                                             "dropout_scaling_missing",
+                                             "dropout_off_for_good") else dropout)
 
     def forward(self, x):
         B, T, C = x.shape

@@ -180,6 +180,20 @@ TEST(DiagnoseAttention, NamesPairs) {
   }
 }
 
+// Of three, any two may be those that come near, and the third may have a number.
+TEST(DiagnoseAttention, NamesTriples) {
+  const PlantedCase sizes{.B = 2, .T = 24, .H = 6, .Hkv = 3, .D = 10, .C = 64, .rotary_dim = 10};
+  const std::vector<std::set<std::string>> triples = {
+      {"mask_transposed", "rope_k_sign_only", "scale_d_model"},
+      {"gqa_tiled", "rope_pairing", "softmax_axis_head"},
+      {"mask_fill_too_weak", "rope_theta", "scale_linear"}};
+  for (const std::set<std::string>& triple : triples) {
+    const Diagnosis diagnosis = Diagnose(PlantedAttention(sizes, triple, StoredAsFloat).Dump());
+    ASSERT_EQ(diagnosis.verdict, DiagnosisVerdict::kFault) << *triple.begin();
+    EXPECT_THAT(diagnosis.explanations[0].faults, testing::ElementsAreArray(triple));
+  }
+}
+
 TEST(DiagnoseAttention, SolvesForLiveDropout) {
   PlantedCase sizes = Cases()[0];
   for (const std::set<std::string>& results :

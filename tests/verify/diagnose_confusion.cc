@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -83,32 +84,39 @@ bool Same(const PlantedCase& sizes, const std::set<std::string>& faults,
   });
 }
 
-// Of faults that need nothing special.
-void PrintPairs(uint64_t count) {
+// Sets of so many faults that need nothing special.
+void PrintSets(const char* kind, uint64_t size, uint64_t count) {
   uint64_t named = 0, tried = 0, hidden = 0;
   std::vector<std::string> plain;
   for (const AttentionPlant& plant : AttentionPlants()) {
     if (plant.plain) plain.push_back(plant.fault);
   }
   for (uint64_t seed = 1; tried < count; ++seed) {
-    const std::string& a = plain[RandomBelow({seed, 10, 0}, 0, plain.size())];
-    const std::string& b = plain[RandomBelow({seed, 10, 0}, 1, plain.size())];
+    std::set<std::string> faults, stages;
+    for (uint64_t i = 0; i < size; ++i) {
+      const std::string& fault = plain[RandomBelow({seed, 10, 0}, i, plain.size())];
+      faults.insert(fault);
+      stages.insert(fault.substr(0, 4));
+    }
     // Two choices of one stage cannot both be made.
-    if (a.substr(0, 4) == b.substr(0, 4)) continue;
+    if (stages.size() < size) continue;
     ++tried;
-    const std::set<std::string> faults = {a, b};
     const PlantedCase sizes = PlantedSizes(seed, [](PlantedCase*) {});
     const std::string answer = Answer(sizes, faults);
-    const bool right =
-        answer.find(fmt::format("{}", fmt::join(faults, " + "))) != std::string::npos;
+    const std::string joined = fmt::format("{}", fmt::join(faults, " + "));
+    const bool right = answer.find(joined) != std::string::npos;
     named += right;
     if (right) continue;
-    const bool hides = Same(sizes, faults, {a}) || Same(sizes, faults, {b});
+    const bool hides = std::ranges::any_of(faults, [&](const std::string& fault) {
+      std::set<std::string> fewer = faults;
+      fewer.erase(fault);
+      return Same(sizes, faults, fewer);
+    });
     hidden += hides;
-    fmt::print("{} + {}: {}{}\n", a, b, answer, hides ? " (both do not show)" : "");
+    fmt::print("{}: {}{}\n", joined, answer, hides ? " (not all show)" : "");
   }
-  fmt::print("pairs: {} of {} named in f32; in {} of the others one fault hides the other\n", named,
-             tried, hidden);
+  fmt::print("{}: {} of {} named in f32; in {} of the others one fault hides another\n", kind,
+             named, tried, hidden);
 }
 
 // Correct implementations, and what those that are accused are accused of.
@@ -139,7 +147,8 @@ int main(int argc, char** argv) {
   };
   const uint64_t seeds = number(1, 3);
   heed::PrintSingles(static_cast<uint32_t>(seeds));
-  heed::PrintPairs(20 * seeds);
+  heed::PrintSets("pairs", 2, 20 * seeds);
+  heed::PrintSets("triples", 3, 20 * seeds);
   heed::PrintCorrect("ones", heed::RandomCorrect, number(2, 10000));
   heed::PrintCorrect("ones with padding, documents, slopes or norms", heed::RandomCorrectInContext,
                      number(2, 10000));

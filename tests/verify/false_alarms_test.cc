@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <set>
 
 #include "support/planted_attention.h"
 #include "support/planted_dump.h"
@@ -380,6 +381,45 @@ TEST(FalseAlarm, ANameALittleNearerProvesNothingIn16Bits) {
     EXPECT_EQ(verdict(dtype, 2.7, 0.9), DiagnosisVerdict::kFault);
   }
   EXPECT_EQ(verdict(DType::kF32, 1.5, 0.9), DiagnosisVerdict::kFault);
+}
+
+// A window one key short. Rows look at themselves, one or two keys back, and those of `looking` at
+// the lost key: key j is the j-th unit vector, so that q holds the scores. Where it is one row, two
+// scores that changed places give the same numbers.
+TensorSet ShortWindow(int64_t T, const std::set<int64_t>& looking, const Rounding& store) {
+  constexpr int64_t kWindow = 4, kLost = kWindow - 1;
+  constexpr double kFirst = 1000, kSecond = 992;  // two units of bfloat16 apart
+  Heads c(1, store);
+  c.B = c.H = c.Hkv = 1;
+  c.T = T;
+  c.D = 64;
+  c.q.assign(T * c.D, 0);
+  c.k.assign(T * c.D, 0);
+  c.v = Draw(2, DType::kF64).Normal(T * c.D);
+  for (double& x : c.v) x = store(x);
+  Numbers y;
+  for (int64_t i = 0; i < T; ++i) {
+    const int64_t seen = i - std::min(i, i % kLost);
+    c.q[i * c.D + seen] = looking.contains(i) ? kSecond : kFirst;
+    if (looking.contains(i)) c.q[i * c.D + i - kLost] = kFirst;
+    c.k[i * c.D + i] = 8;
+    y.insert(y.end(), c.v.begin() + seen * c.D, c.v.begin() + (seen + 1) * c.D);
+  }
+  TensorSet set = c.Set(std::move(y));
+  set.settings["window"] = std::to_string(kWindow);
+  return set;
+}
+
+// One of many rows proves no name in 16 bits; in float32, or of few rows, or twice, it does.
+TEST(FalseAlarm, OneOfManyRowsProvesNothingIn16Bits) {
+  for (const Rounding& coarse : {Rounding(AsBf16), Rounding(AsF16)}) {
+    const auto diagnosis = DiagnoseAttention(ShortWindow(32, {20}, coarse).File(), "dump", {});
+    EXPECT_EQ(Finding(diagnosis), "unexplained");
+    EXPECT_THAT(diagnosis->seen, testing::Contains(testing::HasSubstr("one row alone departs")));
+    EXPECT_EQ(FindingOf(ShortWindow(32, {10, 20}, coarse)), "window_off_by_one");
+    EXPECT_EQ(FindingOf(ShortWindow(31, {20}, coarse)), "window_off_by_one");
+  }
+  EXPECT_EQ(FindingOf(ShortWindow(32, {20}, AsFloat)), "window_off_by_one");
 }
 
 // Another call of the same layer: no dropout of all weights fits a result three times as large.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -354,8 +355,9 @@ class Diagnostician {
 
   void DescribeError() {
     const TheirTensor& last = dump_.theirs.back();
-    diagnosis_.seen = StructureOfError(dump_, *search_.replay().Tensor(right_, last.stage),
-                                       diagnosis_.noise_floor);
+    std::ranges::move(StructureOfError(dump_, *search_.replay().Tensor(right_, last.stage),
+                                       diagnosis_.noise_floor),
+                      std::back_inserter(diagnosis_.seen));
     if (!dump_.attention.qkv.parts.empty() && dump_.attention.proj.parts.empty()) {
       diagnosis_.seen.emplace_back("the file has no o_proj: y was taken for the merged heads");
     }

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "tensor/convert.h"
+#include "verify/diagnose/attention_softmax.h"
 #include "verify/diagnose/block_recipe.h"
 #include "verify/diagnose/noise.h"
 #include "verify/diagnose/product.h"
@@ -796,15 +797,19 @@ bool AttentionReplay::IsToken(int64_t b, int64_t j, int64_t S) const {
   return context_.attention_mask[b * given + std::min(key, given - 1)] != 0;
 }
 
-// Whether a query, row [B, H, T], may see key j of S, `past` of them before the chunk.
-bool AttentionReplay::Visible(const AttentionRecipe& recipe, int64_t row, int64_t j, int64_t past,
+// The query of row [B, H, T].
+AttentionReplay::Query AttentionReplay::QueryOf(const AttentionRecipe& recipe, int64_t row) const {
+  const int64_t T = SizesOf(recipe).T, i = row % T;
+  return {MaskRowOf(recipe, row / (H_ * T), row / T % H_), i, KeysBefore(recipe) + i};
+}
+
+// Whether it may see key j of S.
+bool AttentionReplay::Visible(const AttentionRecipe& recipe, const Query& query, int64_t j,
                               int64_t S) const {
   const MaskChoice& mask = recipe.mask;
-  const auto [B, T, P] = SizesOf(recipe);
-  const int64_t i = row % T, at = past + i;
-  const int64_t b = MaskRowOf(recipe, row / (H_ * T), row / T % H_);
+  const auto [b, i, at] = query;
   if (context_.Packed() && mask.documents && !recipe.project.batch_as_time) {
-    const int64_t* ids = &context_.document_ids[b * T];
+    const int64_t* ids = &context_.document_ids[b * case_.T];
     if (ids[i] != ids[j]) return false;
   }
   if (HidesPadding(mask) && context_.Padded() && !recipe.project.batch_as_time) {
@@ -849,14 +854,15 @@ int64_t AttentionReplay::KeysBefore(const AttentionRecipe& recipe) const {
 
 AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& recipe) {
   const auto [B, T, P] = SizesOf(recipe);
-  const int64_t S = WithPast(recipe)->S, past = KeysBefore(recipe);
+  const int64_t S = WithPast(recipe)->S;
   const MaskChoice& mask = recipe.mask;
   Numbers scores = *Scores(recipe);
   for (int64_t r = 0; r < std::ssize(scores) / S; ++r) {
     double* row = &scores[r * S];
     const int64_t full = FullRow(recipe, r);
+    const Query query = QueryOf(recipe, full);
     for (int64_t j = 0; j < S; ++j) {
-      const bool visible = Visible(recipe, full, j, past, S);
+      const bool visible = Visible(recipe, query, j, S);
       if (mask.pads == PadChoice::kRaised) {
         row[j] += IsToken(full / (H_ * T), j, S);
       }
@@ -896,70 +902,19 @@ AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& re
   return scores;
 }
 
-namespace {
-
-// Softmax over n numbers `stride` apart; all -inf gives NaN, as 0/0 does.
-void Softmax(double* values, int64_t n, int64_t stride, double one = 0) {
-  double maximum = -kInfinity;
-  for (int64_t i = 0; i < n; ++i) maximum = std::max(maximum, values[i * stride]);
-  double sum = one;
-  for (int64_t i = 0; i < n; ++i) {
-    double& value = values[i * stride];
-    value = maximum == -kInfinity ? kNan : std::exp(value - maximum);
-    sum += value;
-  }
-  for (int64_t i = 0; i < n; ++i) values[i * stride] /= sum;
-}
-
-// Exponentials of what lies below the maximum of n numbers `stride` apart.
-void SubtractMaximum(double* values, int64_t n, int64_t stride) {
-  double maximum = -kInfinity;
-  for (int64_t i = 0; i < n; ++i) maximum = std::max(maximum, values[i * stride]);
-  for (int64_t i = 0; i < n; ++i) values[i * stride] = std::exp(values[i * stride] - maximum);
-}
-
-void DivideBySum(double* values, int64_t n, int64_t stride) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += values[i * stride];
-  for (int64_t i = 0; i < n; ++i) values[i * stride] /= sum;
-}
-
-// Tiles weigh by their own maximum; `carried`: earlier sums are scaled down when the running
-// maximum grows.
-void TiledSoftmax(double* row, int64_t n, int64_t tile, bool carried) {
-  double running = -kInfinity, sum = 0;
-  for (int64_t first = 0; first < n; first += tile) {
-    const int64_t last = std::min(first + tile, n);
-    const double own = *std::max_element(row + first, row + last);
-    if (own == -kInfinity) {
-      std::fill(row + first, row + last, 0);
-      continue;
-    }
-    const double now = std::max(running, own);
-    const double shrink = carried ? std::exp(running - now) : 1;
-    for (int64_t j = 0; j < first; ++j) row[j] *= shrink;
-    sum *= shrink;
-    for (int64_t j = first; j < last; ++j) sum += row[j] = std::exp(row[j] - own);
-    running = now;
-  }
-  for (int64_t j = 0; j < n; ++j) row[j] /= sum;
-}
-
-}  // namespace
-
 AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) {
   return Recall<Numbers>(&Rows().pattern, UpTo(Stage::kPattern, recipe), [&] {
     const auto [B, T, P] = SizesOf(recipe);
     const auto R = std::ssize(PositionsOf(recipe));
-    const int64_t S = WithPast(recipe)->S, square = R * S;
+    const int64_t S = WithPast(recipe)->S;
     Numbers pattern = MaskedScores(recipe);
     work_ += 20 * static_cast<double>(pattern.size());
-    const SoftmaxChoice& softmax = recipe.softmax;
     const EmptyRow empty = recipe.mask.empty;
     // The entries of one row that are left out, before softmax overwrites the marks.
     std::vector<bool> left_out(pattern.size());
     for (size_t i = 0; i < pattern.size(); ++i) left_out[i] = pattern[i] == -kInfinity;
-    const auto settle = [&](int64_t first, int64_t n, int64_t stride, const double* unmasked) {
+    const Shared raw = Scores(recipe);
+    const auto settle = [&](int64_t first, int64_t n, int64_t stride) {
       for (int64_t i = 0; i < n; ++i) {
         if (!left_out[first + i * stride]) return;
       }
@@ -967,7 +922,7 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
         double& value = pattern[first + i * stride];
         if (empty == EmptyRow::kZero) value = 0;
         if (empty == EmptyRow::kUniform) value = 1 / static_cast<double>(n);
-        if (empty == EmptyRow::kUnmasked) value = unmasked[first + i * stride];
+        if (empty == EmptyRow::kUnmasked) value = (*raw)[first + i * stride];
         if (empty == EmptyRow::kHiddenOnce && n == S && stride == 1) {
           const int64_t row = FullRow(recipe, first / S);
           const bool later = i > KeysBefore(recipe) + row % T;
@@ -978,65 +933,12 @@ AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) 
         Softmax(&pattern[first], n, stride);
       }
     };
-    const Shared raw = Scores(recipe);
-    const auto along = [&](int64_t n, int64_t stride, int64_t count,
-                           const std::function<int64_t(int64_t)>& first) {
-      for (int64_t r = 0; r < count; ++r) {
-        Softmax(&pattern[first(r)], n, stride);
-        settle(first(r), n, stride, raw->data());
-      }
-    };
-    switch (softmax.kind) {
-      case SoftmaxKind::kKeys:
-        along(S, 1, B * H_ * R, [&](int64_t r) { return r * S; });
-        break;
-      case SoftmaxKind::kQueries:
-        along(R, S, B * H_ * S, [&](int64_t r) { return r / S * square + r % S; });
-        break;
-      case SoftmaxKind::kHeads:
-        along(H_, square, B * square,
-              [&](int64_t r) { return r / square * H_ * square + r % square; });
-        break;
-      case SoftmaxKind::kBatch:
-        along(B, H_ * square, H_ * square, [](int64_t r) { return r; });
-        break;
-      case SoftmaxKind::kTileMaximum:
-      case SoftmaxKind::kTileMaximumUncarried:
-        for (int64_t r = 0; r < B * H_ * R; ++r) {
-          TiledSoftmax(&pattern[r * S], S, softmax.tile, softmax.kind == SoftmaxKind::kTileMaximum);
-        }
-        break;
-      case SoftmaxKind::kPlusOneUnshifted:
-        for (int64_t r = 0; r < B * H_ * R; ++r) Softmax(&pattern[r * S], S, 1, 1);
-        break;
-      case SoftmaxKind::kMaximumOfKeys:
-      case SoftmaxKind::kMaximumOfQueries: {
-        const bool keys = softmax.kind == SoftmaxKind::kMaximumOfKeys;
-        for (int64_t map = 0; map < B * H_; ++map) {
-          double* first = &pattern[map * square];
-          for (int64_t r = 0; r < (keys ? R : S); ++r) {
-            SubtractMaximum(first + r * (keys ? S : 1), keys ? S : R, keys ? 1 : S);
-          }
-          for (int64_t r = 0; r < (keys ? S : R); ++r) {
-            DivideBySum(first + r * (keys ? 1 : S), keys ? R : S, keys ? S : 1);
-          }
-        }
-        break;
-      }
-      case SoftmaxKind::kOverflow32:
-        for (int64_t r = 0; r < B * H_ * R; ++r) {
-          double* row = &pattern[r * S];
-          float sum = 0;
-          for (int64_t j = 0; j < S; ++j) sum += std::exp(static_cast<float>(row[j]));
-          for (int64_t j = 0; j < S; ++j) row[j] = std::exp(static_cast<float>(row[j])) / sum;
-        }
-        break;
-    }
+    ApplySoftmax(recipe.softmax, {B, H_, R, S}, settle, &pattern);
     if (recipe.mask.hidden == HiddenAs::kZeroedAfter) {
       for (int64_t r = 0; r < B * H_ * R; ++r) {
-        const int64_t full = FullRow(recipe, r);
+        const Query query = QueryOf(recipe, FullRow(recipe, r));
         for (int64_t j = 0; j < S; ++j) {
-          if (!Visible(recipe, full, j, KeysBefore(recipe), S)) pattern[r * S + j] = 0;
+          if (!Visible(recipe, query, j, S)) pattern[r * S + j] = 0;
         }
       }
     }

@@ -83,6 +83,11 @@ class AttentionReplay {
   struct Sizes {
     int64_t B, T, P;
   };
+  // A row of scores to the mask: the batch row whose padding counts, the place in the chunk, and
+  // among all keys.
+  struct Query {
+    int64_t b, i, at;
+  };
   // What is made row by row.
   struct ByRow {
     Memo<Numbers> scores, pattern, z, merged, output;
@@ -105,8 +110,8 @@ class AttentionReplay {
   std::span<const int64_t> PositionsOf(const AttentionRecipe& recipe) const;
   int64_t FullRow(const AttentionRecipe& recipe, int64_t row) const;
   ByRow& Rows() { return glancing_ ? few_ : all_; }
-  bool Visible(const AttentionRecipe& recipe, int64_t row, int64_t j, int64_t past,
-               int64_t S) const;
+  Query QueryOf(const AttentionRecipe& recipe, int64_t row) const;
+  bool Visible(const AttentionRecipe& recipe, const Query& query, int64_t j, int64_t S) const;
   int64_t MaskRowOf(const AttentionRecipe& recipe, int64_t b, int64_t h) const;
   int64_t PositionOf(const RotateChoice& choice, int64_t b, int64_t t, int64_t P) const;
   int64_t RingCapacity() const;

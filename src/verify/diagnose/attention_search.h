@@ -3,23 +3,16 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "verify/diagnose/attention_conventions.h"
 #include "verify/diagnose/attention_dropout.h"
 #include "verify/diagnose/attention_dump.h"
 #include "verify/diagnose/attention_faults.h"
 #include "verify/diagnose/search.h"
 
 namespace heed {
-
-// What was not stated, decided one way.
-struct AttentionConvention {
-  AttentionRecipe right;
-  AttentionFacts facts;
-  std::map<std::string, std::string> texts;  // "rope_pairing": "interleaved"
-};
 
 struct AttentionHypothesis {
   std::vector<size_t> faults;   // indices into AttentionFaultTable(), ascending
@@ -95,7 +88,7 @@ class AttentionSearch {
       const std::vector<AttentionHypothesis>& bases, double floor);
   bool FindDropout(const std::vector<AttentionHypothesis>& bases, double floor);
   std::vector<AttentionHypothesis> Singles(size_t convention);
-  std::vector<AttentionHypothesis> Fitted(const AttentionHypothesis& base);
+  std::vector<AttentionHypothesis> Fitted(const std::vector<AttentionHypothesis>& bases);
   AttentionHypothesis Fit(const AttentionHypothesis& base, size_t fault, const FittedFault& fit);
   std::vector<AttentionHypothesis> Extended(const std::vector<AttentionHypothesis>& bases,
                                             const std::vector<AttentionHypothesis>& singles);

@@ -11,6 +11,7 @@
 #include "verify/diagnose/loss_diagnosis.h"
 #include "verify/diagnose/mlp_diagnosis.h"
 #include "verify/diagnose/model_diagnosis.h"
+#include "verify/diagnose/model_faults.h"
 #include "verify/diagnose/norm_diagnosis.h"
 #include "verify/diagnose/optimizer_diagnosis.h"
 #include "verify/diagnose/sampler_diagnosis.h"

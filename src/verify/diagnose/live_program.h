@@ -23,7 +23,8 @@ struct LiveCommand {
 };
 
 struct LiveQuestion {
-  std::string mode = "eval";       // or train, cached, padded, alibi, qk_norm, qk_layernorm
+  // Or train, train_again, cached, padded, alibi, qk_norm, qk_layernorm.
+  std::string mode = "eval";
   AttentionCase attention;         // x and weights, without a cache
   AttentionContext context;        // as MakeContext has it
   std::vector<int64_t> chunks;     // of the positions, for `cached`; their sum is T

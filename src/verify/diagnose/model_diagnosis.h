@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 
 #include "base/status.h"
@@ -21,7 +20,6 @@ namespace heed {
 // LoadModel.
 Result<Diagnosis> DiagnoseModel(const TensorFile& dump, const std::string& where,
                                 const SettingTexts& given, const std::string& model_folder);
-std::span<const FaultKind> ModelFaults();
 // What a fault makes of a model's logits, without padding; nothing where it does not show.
 std::optional<FaultView> ViewModelFault(Gpt* model, ModelInput input, const std::string& id);
 
