@@ -69,7 +69,7 @@ struct TrainSettings {
           "largest gradient norm; 0 for none, which takes less memory");
     visit("eval_interval", self.eval_interval,
           "updates between evaluations; short runs: max_iters / 4");
-    visit("eval_iters", self.eval_iters, "batches of the held-out text in an evaluation");
+    visit("eval_iters", self.eval_iters, "batches of an evaluation; eval reads all held-out text");
     visit("log_interval", self.log_interval, "updates between lines of metrics.jsonl");
     visit("checkpoint_interval", self.checkpoint_interval,
           "updates between checkpoints; eval_interval if 0");
