@@ -62,14 +62,18 @@ tl::unexpected<Error> SystemError(const std::string& where, const std::string& w
 bool IsHidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 // The regular files below `folder`, unsorted. Links to folders are not followed: they may loop.
+// Links that lead nowhere are no files; an editor leaves one beside a text that it has open.
 Status ListFiles(const std::string& folder, std::vector<std::string>* files) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   while (!error && entry != end) {
+    std::error_code untold;
     if (IsHidden(entry->path())) {
-      if (entry->is_directory(error)) entry.disable_recursion_pending();
+      entry.disable_recursion_pending();
     } else if (entry->is_regular_file(error)) {
       files->push_back(entry->path().string());
+    } else if (entry->is_symlink(untold)) {
+      error.clear();
     }
     if (!error) entry.increment(error);
   }

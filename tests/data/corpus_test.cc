@@ -65,6 +65,20 @@ TEST_F(CorpusTest, FilesAndFoldersInOrder) {
   EXPECT_EQ(corpus->bytes(), 4);
 }
 
+TEST_F(CorpusTest, LinksThatLeadNowhereAreNoFiles) {
+  Write("d/a.txt", "A");
+  fs::create_symlink("gone.txt", root_ / "d/dangling.txt");
+  fs::create_symlink("ring.txt", root_ / "d/ring.txt");
+  fs::create_symlink("user@host.1234", root_ / "d/.#a.txt");
+  Write("elsewhere/b.txt", "B");
+  fs::create_symlink("../elsewhere/b.txt", root_ / "d/b.txt");
+  const auto corpus = Corpus::Open(std::vector<std::string>{(root_ / "d").string()});
+  ASSERT_TRUE(corpus.has_value()) << corpus.error().Message();
+  std::string text;
+  for (const Corpus::Part& part : corpus->parts()) text += part.text;
+  EXPECT_EQ(text, "AB");
+}
+
 TEST_F(CorpusTest, SaysWhatIsWrongWithASource) {
   EXPECT_THAT(ErrorOf({(root_ / "none.txt").string()}), HasSubstr("none.txt: no such file"));
   EXPECT_THAT(ErrorOf({Write("empty.txt", "")}), HasSubstr("empty.txt: found an empty file"));
