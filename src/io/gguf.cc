@@ -408,7 +408,7 @@ Result<GgufFile> GgufFile::Open(const std::string& path) {
 Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const std::string& where) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   Reader reader(bytes, where);
-  if (!text.starts_with(kMagic)) return reader.Bad("no GGUF at its begin", "a GGUF file");
+  if (!text.starts_with(kMagic)) return reader.Bad("no GGUF at its start", "a GGUF file");
   HEED_TRY(reader.Take<uint32_t>());
   HEED_ASSIGN(const uint32_t version, reader.Take<uint32_t>());
   if (version < 2 || version > kVersion) {

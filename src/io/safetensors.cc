@@ -340,7 +340,7 @@ Result<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte> bytes,
   bytes = bytes.subspan(sizeof(length));
   if (length > kHeaderCap || length > bytes.size() || length < 2 ||
       bytes[0] != static_cast<std::byte>('{')) {
-    return Fail(ErrorKind::kFormat, where, "no safetensors header at its begin",
+    return Fail(ErrorKind::kFormat, where, "no safetensors header at its start",
                 "a length up to 100 MB, then JSON", "the file is cut short or of another format");
   }
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()), length);
