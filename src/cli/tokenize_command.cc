@@ -142,11 +142,13 @@ class TokenizeRun {
     json["text_bytes"] = bytes;
     json["vocab_size"] = tokenizer_->vocab_size();
     HEED_TRY(session_.terminal.Document(DocumentText(json)));
-    return session_.terminal.Say(fmt::format(
-        "{} token{} of {} byte{}, {} bytes a token; a {} vocabulary of {}\n", FormatCount(tokens),
-        Plural(tokens), FormatCount(bytes), Plural(bytes),
-        FormatFigure(tokens == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(tokens)),
-        tokenizer_->kind(), FormatCount(tokenizer_->vocab_size())));
+    const std::string rate =
+        FormatFigure(tokens == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(tokens));
+    const std::string text = fmt::format(
+        "{} token{} of {} byte{}, {} byte{} a token; a {} vocabulary of {}", FormatCount(tokens),
+        Plural(tokens), FormatCount(bytes), Plural(bytes), rate, rate == "1" ? "" : "s",
+        tokenizer_->kind(), FormatCount(tokenizer_->vocab_size()));
+    return session_.terminal.Say(Wrap(text, session_.terminal.text_width(), 0) + "\n");
   }
 
   Status Show(const Corpus& corpus) {
@@ -194,10 +196,13 @@ class TokenizeRun {
   }
 
   std::string Table(const std::vector<int32_t>& ids) const {
-    std::string out = ids.empty() ? "" : fmt::format("{:>8}  {:<36}  {}\n", "id", "bytes", "piece");
+    size_t width = std::string_view("bytes").size();
+    for (const int32_t id : ids) width = std::max(width, Hex(tokenizer_->TokenBytes(id)).size());
+    std::string out =
+        ids.empty() ? "" : fmt::format("{:>8}  {:<{}}  {}\n", "id", "bytes", width, "piece");
     for (const int32_t id : ids) {
       const std::string_view piece = tokenizer_->TokenBytes(id);
-      out += fmt::format("{:>8}  {:<36}  {}\n", id, Hex(piece), Shown(piece));
+      out += fmt::format("{:>8}  {:<{}}  {}\n", id, Hex(piece), width, Shown(piece));
     }
     return out;
   }

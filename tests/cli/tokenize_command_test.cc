@@ -31,9 +31,12 @@ class Tokenize : public testing::Test {
 TEST_F(Tokenize, ShowsIdsBytesAndPieces) {
   const ShellResult plain = Run("--tokenizer vocab.json --text 'aab a'");
   EXPECT_EQ(plain.exit_code, 0) << plain.err;
-  EXPECT_THAT(plain.out, HasSubstr("       2  61 62                                 \"ab\"\n"));
+  EXPECT_THAT(plain.out, HasSubstr("      id  bytes  piece\n"));
+  EXPECT_THAT(plain.out, HasSubstr("       2  61 62  \"ab\"\n"));
   EXPECT_THAT(plain.out,
               HasSubstr("4 tokens of 5 bytes, 1.25 bytes a token; a bpe vocabulary of 4"));
+  EXPECT_THAT(Run("--tokenizer byte --text ab").out,
+              HasSubstr("2 tokens of 2 bytes, 1 byte a token; a byte vocabulary of 256\n"));
   const json document = json::parse(Run("--tokenizer . --text 'aab a' --json").out);
   EXPECT_EQ(document["ids"], (json{0, 2, 3, 0}));
   EXPECT_EQ(document["pieces"], (json{"a", "ab", " ", "a"}));
