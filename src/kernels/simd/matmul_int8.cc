@@ -21,17 +21,21 @@ using VU = hn::Vec<U32>;
 constexpr int kDotRows = HWY_TARGET == HWY_AVX3 ? 6 : 2;
 
 // ---- Sums of four products of an unsigned byte of B and a signed one of A in each lane. `Number`
-// is how a byte of A is kept, kOrder the order of its four, kOrdered whether that is theirs.
+// is how a byte of A is kept, by Keep, in which the order of every four may change.
 
 #if HWY_TARGET == HWY_AVX3
 struct VnniDot {
   using Number = int8_t;
-  static constexpr int kOrder[] = {0, 1, 2, 3};
-  static constexpr bool kOrdered = true;
 
   static bool Supported() {
     static const bool supported = __builtin_cpu_supports("avx512vnni");
     return supported;
+  }
+  // |x| <= 127 here, which spares what Highway does about overflow.
+  static HWY_INLINE VI Nearest(V x) { return VI{_mm512_cvtps_epi32(x.raw)}; }
+  static HWY_INLINE int32_t Sum(VI x) { return _mm512_reduce_add_epi32(x.raw); }
+  static HWY_INLINE void Keep(VI x, Number* q) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(x.raw));
   }
   // Into a register: as operands of the products, two for each, the loads would take longer.
   static HWY_INLINE VI Load(const Number* a) {
@@ -46,13 +50,23 @@ struct VnniDot {
 };
 #endif
 
+struct AnyDot {
+  static HWY_INLINE VI Nearest(V x) { return hn::NearestInt(x); }
+  static HWY_INLINE int32_t Sum(VI x) { return hn::GetLane(hn::SumOfLanes(I32(), x)); }
+};
+
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 // By pairs of 16 bits: bytes 0 and 2, then 1 and 3.
-struct PairDot {
+struct PairDot : AnyDot {
   using Number = int16_t;
-  static constexpr int kOrder[] = {0, 2, 1, 3};
-  static constexpr bool kOrdered = false;
 
+  static HWY_INLINE void Keep(VI x, Number* q) {
+    alignas(64) int32_t whole[kLanes];
+    hn::Store(x, I32(), whole);
+    for (int64_t i = 0; i < kLanes; i += 4) {
+      for (const int64_t place : {0, 2, 1, 3}) *q++ = static_cast<Number>(whole[i + place]);
+    }
+  }
   static HWY_INLINE const Number* Load(const Number* a) { return a; }
   static HWY_INLINE VI Dot(VU b, const Number* a, VI sum) {
     const I32 d;
@@ -67,11 +81,13 @@ struct PairDot {
   }
 };
 #else
-struct PairDot {
+struct PairDot : AnyDot {
   using Number = int8_t;
-  static constexpr int kOrder[] = {0, 1, 2, 3};
-  static constexpr bool kOrdered = true;
 
+  static HWY_INLINE void Keep(VI x, Number* q) {
+    const hn::Rebind<Number, I32> narrow;
+    hn::StoreU(hn::DemoteTo(narrow, x), narrow, q);
+  }
   static HWY_INLINE const Number* Load(const Number* a) { return a; }
   static HWY_INLINE VI Dot(VU b, const Number* a, VI sum) {
     const I32 d;
@@ -114,23 +130,13 @@ void WholeBlock(const float* x, int32_t zero, typename DotEngine::Number* q, flo
   *scale = !finite ? std::numeric_limits<float>::quiet_NaN() : zeros ? 0.0f : largest / 127;
   const V inverse = hn::Set(d, zeros ? 0.0f : 127 / largest);
   VI sums = hn::Zero(di);
-  alignas(64) int32_t whole[kBlockNumbers];
   for (int64_t i = 0; i < kBlockNumbers; i += kLanes) {
-    const VI nearest = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+    const VI nearest = DotEngine::Nearest(hn::Mul(hn::LoadU(d, x + i), inverse));
     const VI rounded = zeros ? hn::Zero(di) : nearest;
     sums = hn::Add(sums, rounded);
-    if constexpr (DotEngine::kOrdered) {
-      const hn::Rebind<typename DotEngine::Number, I32> narrow;
-      hn::StoreU(hn::DemoteTo(narrow, rounded), narrow, q + i);
-    } else {
-      hn::StoreU(rounded, di, whole + i);
-    }
+    DotEngine::Keep(rounded, q + i);
   }
-  for (int64_t i = 0; !DotEngine::kOrdered && i < kBlockNumbers; ++i) {
-    q[i] = static_cast<typename DotEngine::Number>(whole[i / 4 * 4 + DotEngine::kOrder[i % 4]]);
-  }
-  const int32_t sum = hn::GetLane(hn::SumOfLanes(di, sums));
-  *middle = -zero * sum;
+  *middle = -zero * DotEngine::Sum(sums);
 }
 
 template <class DotEngine, BlockType kType, int kTileRows, int kVec>
@@ -260,10 +266,11 @@ void MultiplyWhole(const MatmulArgs<>& args) {
   a.q = reinterpret_cast<Number*>(scratch + 2 * blocks);
   const bool bytes = args.packed.type == BlockType::kQ8_0;
   Run(8.0 * args.M * args.K, args.M, [&](int64_t i) {
-    for (int64_t block = 0; block < a.blocks; ++block) {
-      const int64_t at = i * a.blocks + block;
-      WholeBlock<DotEngine>(args.a + i * args.a_row + block * kBlockNumbers, bytes ? 128 : 8,
-                            a.q + at * kBlockNumbers, a.d + at, a.middle + at);
+    const WholeRows<Number> rows = a;
+    const float* x = args.a + i * args.a_row;
+    const int32_t zero = bytes ? 128 : 8;
+    for (int64_t at = i * rows.blocks; at < (i + 1) * rows.blocks; ++at, x += kBlockNumbers) {
+      WholeBlock<DotEngine>(x, zero, rows.q + at * kBlockNumbers, rows.d + at, rows.middle + at);
     }
   });
   if (bytes) return WholeProduct<DotEngine, BlockType::kQ8_0>(args, a);
