@@ -51,11 +51,10 @@ Result<TextLoss> Evaluate(
     const int64_t before = result.bytes, predictions = std::ssize(tokens) - 1;
     result.bytes += std::ssize(text);
     if (predictions < 1) continue;
+    const auto bytes = static_cast<double>(text.size());
     sum += sum_of_losses(tokens, [&](int64_t predicted) {
       const double part = static_cast<double>(predicted) / static_cast<double>(predictions);
-      if (progress) {
-        progress(before + static_cast<int64_t>(part * static_cast<double>(text.size())), all);
-      }
+      if (progress) progress(before + static_cast<int64_t>(part * bytes), all);
     });
     result.tokens += predictions;
   }

@@ -128,7 +128,8 @@ TEST(LedgerProgram, JsonHasWhatIsPromised) {
                {40, 50, 60, 80});
   ExpectNarrow("ledger --preset gpt2-xl --batch-size 64 --memory 8", {40, 50, 60, 80});
   for (const unsigned short columns : {40, 50, 60, 80}) {
-    for (const char* line : {"$heed check --preset femto --quiet", "$heed diagnose --explain all"}) {
+    for (const char* line :
+         {"$heed check --preset femto --quiet", "$heed diagnose --explain all"}) {
       ExpectLines(OnTerminal(folder.path(), line, columns), columns);
     }
   }

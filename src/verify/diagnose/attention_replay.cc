@@ -539,7 +539,7 @@ std::shared_ptr<const AttentionReplay::Heads> AttentionReplay::Rotated(
 void AttentionReplay::NormaliseHeads(const AttentionRecipe& recipe, const HeadGain& gain,
                                      Numbers* x) const {
   const HeadNormChoice& choice = recipe.norm;
-  const auto [B, T, P] = SizesOf(recipe);
+  const int64_t B = SizesOf(recipe).B, T = SizesOf(recipe).T;
   const int64_t rows = B * T, heads = static_cast<int64_t>(x->size()) / (rows * D_);
   const int64_t width = choice.all_heads ? heads * D_ : D_;
   const NormChoice norm{.rms = !choice.layer, .eps = choice.eps};
@@ -904,7 +904,7 @@ AttentionReplay::Numbers AttentionReplay::MaskedScores(const AttentionRecipe& re
 
 AttentionReplay::Shared AttentionReplay::Pattern(const AttentionRecipe& recipe) {
   return Recall<Numbers>(&Rows().pattern, UpTo(Stage::kPattern, recipe), [&] {
-    const auto [B, T, P] = SizesOf(recipe);
+    const int64_t B = SizesOf(recipe).B, T = SizesOf(recipe).T;
     const auto R = std::ssize(PositionsOf(recipe));
     const int64_t S = WithPast(recipe)->S;
     Numbers pattern = MaskedScores(recipe);

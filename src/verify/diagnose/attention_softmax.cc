@@ -61,7 +61,7 @@ void Softmax(double* values, int64_t n, int64_t stride, double one) {
 void ApplySoftmax(const SoftmaxChoice& choice, const ScoreShape& shape,
                   const std::function<void(int64_t, int64_t, int64_t)>& settle,
                   std::vector<double>* scores) {
-  const auto [B, H, R, S] = shape;
+  const int64_t B = shape.B, H = shape.H, R = shape.R, S = shape.S;
   const int64_t square = R * S;
   double* values = scores->data();
   const auto along = [&](int64_t n, int64_t stride, int64_t count,

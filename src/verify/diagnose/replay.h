@@ -299,9 +299,10 @@ class FaultSearch {
     Hypothesis hypothesis{faults, base.choices, base.convention, 0, base.detail};
     std::string detail = deviation.detail;
     if (!deviation.fit.grid.empty()) {
-      const double value =
-          Fitted(deviation.fit, 0.3 * NearestRight().explanation.residual,
-                 [&](double at) { return ResidualAt(base.choices, deviation.fit, at); });
+      const double value = Fitted(deviation.fit, 0.3 * NearestRight().explanation.residual,
+                                  [&, &choices = base.choices](double at) {
+                                    return ResidualAt(choices, deviation.fit, at);
+                                  });
       if (!deviation.fit.belongs(value)) return;
       deviation.fit.change(value, &hypothesis.choices);
       detail = deviation.fit.detail(value);
