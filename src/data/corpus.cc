@@ -67,12 +67,13 @@ Status ListFiles(const std::string& folder, std::vector<std::string>* files) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   while (!error && entry != end) {
-    std::error_code untold;
     if (IsHidden(entry->path())) {
       entry.disable_recursion_pending();
     } else if (entry->is_regular_file(error)) {
       files->push_back(entry->path().string());
-    } else if (entry->is_symlink(untold)) {
+    } else if (error == std::errc::no_such_file_or_directory ||
+               error == std::errc::not_a_directory ||
+               error == std::errc::too_many_symbolic_link_levels) {
       error.clear();
     }
     if (!error) entry.increment(error);

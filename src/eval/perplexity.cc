@@ -40,6 +40,7 @@ Result<TextLoss> Evaluate(
   double sum = 0;
   int64_t all = 0;
   for (const PlacedText& text : texts) all += std::ssize(text.text);
+  if (progress) progress(0, all);
   for (const auto& [text, place] : texts) {
     HEED_ASSIGN(std::vector<int32_t> tokens, tokenizer.Encode(text, place));
     const bool starts = bos && tokenizer.bos();
@@ -127,6 +128,7 @@ Result<TextLoss> EvaluateHeldOut(const LanguageModel& model, const DataSet& data
     HEED_ASSIGN(const auto activations,
                 Activations::Create(*model.gpt, B, source.block(), /*training=*/false));
     const int64_t windows = source.ValWindows();
+    if (progress) progress(0, windows);
     const HeldOutLoss loss = MeasureHeldOut(*model.gpt, tokenizer, source, windows, B,
                                             activations.get(), [&](int64_t done) {
                                               if (progress) progress(done, windows);

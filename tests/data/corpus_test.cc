@@ -77,6 +77,9 @@ TEST_F(CorpusTest, LinksThatLeadNowhereAreNoFiles) {
   std::string text;
   for (const Corpus::Part& part : corpus->parts()) text += part.text;
   EXPECT_EQ(text, "AB");
+  // What may be there and cannot be looked at is not left out in silence.
+  fs::create_symlink(std::string(300, 'x'), root_ / "d/long.txt");
+  EXPECT_THAT(ErrorOf({(root_ / "d").string()}), HasSubstr("cannot be listed"));
 }
 
 TEST_F(CorpusTest, SaysWhatIsWrongWithASource) {
